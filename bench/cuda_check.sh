@@ -211,7 +211,9 @@ run_check() {
         sanitize lstar-messages test_messages test_cuda_lstar '*'
         sanitize lstar-edges test_edges test_cuda_lstar '*'
         sanitize nodes test_block test_cuda_nodes nodes-32
+        sanitize nodes-64 test_bf16 test_cuda_ops 'node_tables-64x9-*,lean_nodes-64x9-*'
         gather
+        sanitize nodes-field test_lean_nodes test_cuda_field 'lean-sum-*-two-bf16'
         sanitize field test_training test_cuda_field '*'
         sanitize fit bf16_stays_near test_cuda_fit -
         sanitize phases test_bf16 test_cuda_phases '*'
@@ -234,6 +236,7 @@ run_check() {
         gather
         sanitize linear test_bf16 test_cuda_ops 'linear-1x1-*,linear-64x9-*'
         sanitize nodes test_block test_cuda_nodes nodes-32
+        sanitize nodes-64 test_bf16 test_cuda_ops 'node_tables-64x9-0,lean_nodes-64x9-0'
         sanitize zoo same_networks test_zoo_cuda 64-16-8-10-relu-adam,784-32-32-10-relu-adam
         sanitize match '*' test_cuda_match 5-1-3,3-64-2,4-17-33-6
         sanitize eval '*' test_cuda_eval -

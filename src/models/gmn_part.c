@@ -18,6 +18,7 @@ typedef struct network {
     wf_tape_act act;
     size_t size;              /* of a real */
     const void *presence;     /* [N] 1 where a node has messages, else 0: the bias after a mean */
+    wf_tensor *slots;         /* of all blocks; NULL: none (wf_lean_slots_fit) */
     wf_tensor *h, *e, *u, *s; /* streams, and SiLU of the time and condition embedding */
 } network;
 
@@ -389,20 +390,41 @@ static bool nodes_wanted(const network *n, const block_state *b) {
     return !b->last || n->view->n_fold_rows > 0;
 }
 
+/* The edges of a block, without tables. */
+static wf_lean_desc lean_edges(network *n, const block_state *b) {
+    const gmn_block_layout *k = b->layout;
+    return (wf_lean_desc){.e = n->e,
+                          .modulation = b->modulation,
+                          .w1 = weight(n, k->edge[0].weight[0]),
+                          .w2 = weight(n, k->edge[1].weight[0]),
+                          .c2 = weight(n, k->edge[1].bias),
+                          .column = b->columns.edge,
+                          .messages = 2 * n->desc->edge,
+                          .act = n->act,
+                          .sum = sum_mode(n),
+                          .sums = nodes_wanted(n, b)};
+}
+
+/* Memory for the partial sums of one block's edges, in either direction. */
+static void make_slots(network *n, const block_state *b) {
+    wf_lean_desc desc = lean_edges(n, b);
+    if (n->tape->failed || !desc.sums || !wf_lean_slots_fit(n->tape, n->view, &desc, n->h)) return;
+    size_t most = 0;
+    for (int cut = 0; cut < WF_CUTS; cut++) {
+        int columns = desc.messages + (cut == WF_CUT_GROUP ? 2 * n->desc->edge : 0);
+        size_t reals = wf_partial_rows(n->view->bundles[cut]) * (size_t)columns / 2;
+        if (reals > most) most = reals; /* two columns in bf16 are one */
+    }
+    enum { row = 1 << 12 };
+    n->slots = wf_tape_tensor(n->tape, (int)(most / row) + 1, row, false);
+}
+
 static void lean_block(network *n, block_state *b) {
     const gmn_block_layout *k = b->layout;
     bool attention = n->desc->messages == WF_MESSAGES_ATTENTION, nodes = nodes_wanted(n, b);
     wf_tensor *forward = weight(n, k->forward), *backward = weight(n, k->backward);
-    wf_lean_desc desc = {.e = n->e,
-                         .modulation = b->modulation,
-                         .w1 = weight(n, k->edge[0].weight[0]),
-                         .w2 = weight(n, k->edge[1].weight[0]),
-                         .c2 = weight(n, k->edge[1].bias),
-                         .column = b->columns.edge,
-                         .messages = 2 * n->desc->edge,
-                         .act = n->act,
-                         .sum = sum_mode(n),
-                         .sums = nodes};
+    wf_lean_desc desc = lean_edges(n, b);
+    if (nodes) desc.slots = n->slots;
     wf_node_tables_out tables =
         wf_node_tables(n->tape, n->view,
                        &(wf_node_tables_desc){.h = n->h,
@@ -410,6 +432,7 @@ static void lean_block(network *n, block_state *b) {
                                               .first = weight(n, k->edge[0].weight[1]),
                                               .second = weight(n, k->edge[0].weight[2]),
                                               .graph = b->edge_graph,
+                                              .slots = desc.slots,
                                               .column = b->columns.node,
                                               .mean = !b->last});
     b->hb = tables.hb, b->mean_h = tables.mean;
@@ -438,6 +461,8 @@ static void lean_block(network *n, block_state *b) {
                                                    .w = weight(n, k->node[1].weight[0]),
                                                    .c = weight(n, k->node[1].bias),
                                                    .modulation = b->modulation,
+                                                   .slots = desc.slots,
+                                                   .sum = desc.sum,
                                                    .column = b->columns.node + 2 * n->desc->node,
                                                    .act = n->act});
     if (!b->last) update_global(n, b, true);
@@ -501,11 +526,15 @@ static wf_tensor **modulations(network *n) {
     return out;
 }
 
+static block_state block_of(const network *n, int index, wf_tensor *modulation) {
+    return (block_state){.layout = &n->layout->blocks[index],
+                         .columns = wf__gmn_columns(n->desc),
+                         .modulation = modulation,
+                         .last = index + 1 == n->desc->blocks};
+}
+
 static void run_block(network *n, int index, wf_tensor *modulation) {
-    block_state b = {.layout = &n->layout->blocks[index],
-                     .columns = wf__gmn_columns(n->desc),
-                     .modulation = modulation,
-                     .last = index + 1 == n->desc->blocks};
+    block_state b = block_of(n, index, modulation);
     bool lean = n->desc->layout == WF_LAYOUT_LEAN, nodes = nodes_wanted(n, &b);
     b.ub = wf_norm_op(n->tape, n->u, b.modulation, b.columns.global, n->identity);
     if (nodes) b.node_graph = graph_table(n, &b, &b.layout->node[0], lean ? 3 : 2);
@@ -573,6 +602,10 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     encode_nodes(&n);
     wf_tensor *codes = encode_roles(&n), **modulation = modulations(&n);
     encode_edges(&n, codes);
+    if (!part->tape.failed && n.desc->layout == WF_LAYOUT_LEAN) {
+        block_state of_first = block_of(&n, 0, modulation[0]);
+        make_slots(&n, &of_first);
+    }
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
         wf_tape_mark mark = wf_tape_here(&part->tape);
         run_block(&n, k, modulation[k]);

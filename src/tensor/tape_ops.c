@@ -179,7 +179,7 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
     if (tape->failed) return out;
     wf_op op = {.kind = WF_OP_lean_edges,
                 .in = {desc->e, desc->modulation, desc->ad, desc->as, desc->w1, desc->w2, desc->c2,
-                       desc->vf, desc->vb},
+                       desc->vf, desc->vb, desc->slots},
                 .mode = (int)desc->sum,
                 .act = (int)desc->act,
                 .column = desc->column,
@@ -194,6 +194,19 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
     }
     wf_tape_run(tape, &op);
     return out;
+}
+
+bool wf_lean_slots_fit(const wf_tape *tape, const wf_part *part, const wf_lean_desc *desc,
+                       wf_tensor *h) {
+    if (tape->failed) return false;
+    wf_op op = {.kind = WF_OP_lean_edges,
+                .in = {desc->e, desc->modulation, h, NULL, desc->w1, desc->w2, desc->c2, desc->vf,
+                       desc->vb},
+                .mode = (int)desc->sum,
+                .act = (int)desc->act,
+                .column = desc->column,
+                .part = part};
+    return fuses(tape, &op);
 }
 
 static wf_node_tables_out composed_tables(wf_tape *tape, const wf_part *part,
@@ -213,12 +226,13 @@ wf_node_tables_out wf_node_tables(wf_tape *tape, const wf_part *part,
                                   const wf_node_tables_desc *desc) {
     wf_node_tables_out out = {NULL, NULL, NULL, NULL};
     if (tape->failed) return out;
-    wf_op op = {.kind = WF_OP_node_tables,
-                .in = {desc->h, desc->modulation, desc->first, desc->second, desc->graph},
-                .column = desc->column,
-                .map = part->node_graph,
-                .start = part->node_start,
-                .part = part};
+    wf_op op = {
+        .kind = WF_OP_node_tables,
+        .in = {desc->h, desc->modulation, desc->first, desc->second, desc->graph, desc->slots},
+        .column = desc->column,
+        .map = part->node_graph,
+        .start = part->node_start,
+        .part = part};
     if (!fuses(tape, &op)) return composed_tables(tape, part, desc);
     int hidden = desc->first->rows;
     out.hb = op.out[0] = output(tape, &op, part->n_nodes, desc->h->cols);
@@ -249,7 +263,8 @@ wf_tensor *wf_lean_nodes(wf_tape *tape, const wf_part *part, const wf_lean_nodes
     wf_op op = {.kind = WF_OP_lean_nodes,
                 .in = {desc->h, desc->hb, desc->to_dst, desc->to_src, desc->forward, desc->backward,
                        desc->w_h, desc->w_f, desc->w_b, desc->table, desc->w, desc->c,
-                       desc->modulation},
+                       desc->modulation, desc->slots},
+                .mode = (int)desc->sum,
                 .act = (int)desc->act,
                 .column = desc->column,
                 .map = part->node_graph,

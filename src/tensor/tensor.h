@@ -101,7 +101,7 @@ typedef enum wf_op_kind {
 
 /* Sizes of kernels, besides single values, that the edges of one network may have. */
 enum { WF_KERNELS = 4 };
-enum { WF_OP_INPUTS = 13, WF_OP_OUTPUTS = 4 };
+enum { WF_OP_INPUTS = 14, WF_OP_OUTPUTS = 4 };
 
 /* One recorded operation: everything a kernel needs. The constructors of tape.h say which input is
  * which. */

@@ -41,6 +41,8 @@ lstar-field-1       1  field against_cpu  lstar-sum-*-folded-bf16
 lstar-field-2       2  field against_cpu  lstar-sum-*-folded-bf16
 lean-fused-field-1  1  field fused        lean-sum-*-two-bf16
 lean-fused-field-2  2  field fused        lean-sum-*-two-bf16
+lean-nodes-field-1  1  field lean_nodes   lean-sum-*-two-bf16
+lean-nodes-field-2  2  field lean_nodes   lean-mean-*-folded-bf16
 lstar-fused-field-1 1  field fused        lstar-sum-*-two-bf16
 lstar-fused-field-2 2  field fused        lstar-sum-*-two-bf16
 float-field         3  field against_cpu  lean-sum-*-folded-float
@@ -110,7 +112,7 @@ END
     done
 }
 all_small() {
-    for test in field:against_cpu field:fused field:many_nodes field:split_chains field:wide_nodes \
+    for test in field:against_cpu field:fused field:lean_nodes field:many_nodes field:split_chains field:wide_nodes \
         field:equivariance field:equal_bits field:training nodes:block net:programs lstar:messages \
         lstar:edges lstar:large_logits ops:float ops:bf16 ops:attention ops:wide; do
         name=${test%:*}-${test#*:} order=${WEFT_EMULATOR_SEED:-1}

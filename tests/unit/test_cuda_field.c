@@ -179,6 +179,22 @@ static void test_fused(void **state) {
         }
 }
 
+/* The width of which nodes have kernels too, which add up what edges send, but for attention's.
+ * Folded rows want the last block's nodes. */
+static void test_lean_nodes(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip("no GPU");
+    static const char *const two[] = {"2-9-3", "19-40-5-2", NULL};
+    for (int messages = 0; messages < 3; messages++) {
+        wf_field_desc desc = small(0, messages);
+        desc.node = desc.edge = 64, desc.blocks = 2;
+        check_field(desc, "two", two, WF_F64);
+        desc.fold_rows = 6;
+        desc.activation = WF_FIELD_ACT_SILU;
+        check_field(desc, "folded", folded, WF_F64);
+    }
+}
+
 /* Rows of nodes enough for wide products. */
 static void test_many_nodes(void **state) {
     (void)state;
@@ -475,7 +491,8 @@ static int run_group(void) {
         cmocka_unit_test(test_row_counts),      cmocka_unit_test(test_split_chains),
         cmocka_unit_test(test_replays),         cmocka_unit_test(test_wide_nodes),
         cmocka_unit_test(test_many_wide_nodes), cmocka_unit_test(test_training),
-        cmocka_unit_test(test_stages),          cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_stages),          cmocka_unit_test(test_lean_nodes),
+        cmocka_unit_test(test_absent),
     };
     return run_chosen(tests, NULL, NULL);
 }

@@ -36,19 +36,26 @@ struct bf16_scope {
     ~bf16_scope() { here().bf16_products = false; }
 };
 
+/* Those of nodes between the edges' operations take none, and need not wait for a side stream that
+ * adds up the edges' weight gradients in theirs. */
+bool takes_scratch(const wf_op *op) {
+    return op->kind != WF_OP_node_tables && op->kind != WF_OP_lean_nodes;
+}
+
 /* An operation is deferred, or has a fused kernel, or runs as on the float backend with bf16
  * products. */
 bool run_in_bf16(const wf_op *op, wf_arena *arena, op_function *steps, bool backward) {
     bf16_scope scope;
     deferral answer = backward ? defer_backward(op) : defer_forward(op);
     if (answer != declined) return answer == deferred && launched();
-    rejoin(for_partial_sums); /* op may use the scratch of the last operation */
+    bool scratched = takes_scratch(op);
+    if (scratched) rejoin(for_partial_sums); /* op may use the scratch of the last operation */
     if (runs_beside(op, backward)) {
         launch_scope beside = beside_scope(op, backward);
         return steps(op, arena);
     }
     launch_before(op, backward, fused_overwrites(op));
-    rejoin_scratch();
+    if (scratched) rejoin_scratch();
     op_function *fused = backward ? fused_backward(op) : fused_forward(op);
     return fused != NULL ? fused(op, arena) : steps(op, arena);
 }
@@ -62,6 +69,7 @@ bool fuses_bf16(const wf_op *op) {
         switch (op->kind) {
         case WF_OP_edge_encoder: return edge_encoder_fits(op);
         case WF_OP_edge_readout: return edge_readout_fits(op);
+        case WF_OP_lean_edges: return lean_slots_fit(op); /* asked by wf_lean_slots_fit */
         case WF_OP_node_tables: return node_tables_fits(op);
         case WF_OP_lean_nodes: return lean_nodes_fits(op);
         default: return false;

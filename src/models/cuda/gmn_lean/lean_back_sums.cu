@@ -1,9 +1,10 @@
 /* lean_back_sums: adds up what the kernel of the lean backward leaves (lean_back.cuh): partial sums
  * of both ends and sums of graphs in one launch, weight gradients on a side stream. With Q = 4 the
  * rows come first: deb is the sum of four quarters. Measured on an H200, 256 graphs (ncu): partial
- * sums 27 us at D = 64, 43 at D = 128; weights 56 and 70; rows 219 (D = 128). */
+ * sums 27 us at D = 64, 43 at D = 128; weights 56 and 70 when one block added up dc2; rows 219 (D =
+ * 128). */
 #include "models/cuda/gmn_lean/lean_back.cuh"
-#include "tensor/cuda/runtime/side_streams.cuh"
+#include "tensor/cuda/row_products/deferred.cuh"
 
 namespace wf_gpu {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 using namespace lean;
 
 /* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. After
- * them a block adds the segments' sums of do, (segments, ld), likewise. */
+ * them a block for four columns each adds the segments' sums of do, (segments, ld). */
 struct weight_sums {
     const float4 *partial;
     int blocks; /* of partial */
@@ -36,23 +37,36 @@ __device__ inline float4 sum_of_eighths(const float4 *from, size_t ld, int count
     return sum;
 }
 
+/* Four columns of dc2: a thread adds up a share of the segments, then neighbours add up theirs. */
+__device__ inline void add_do(const weight_sums &w, int quad, bool halved) {
+    const int threads = eighths * quads;
+    __shared__ float4 sums[threads];
+    int thread = (int)(threadIdx.y * quads + threadIdx.x);
+    int each = (w.segments + threads - 1) / threads, last = min(w.segments, (thread + 1) * each);
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll 8
+    for (int s = thread * each; s < last; s++)
+        sum = plus(sum, *(const float4 *)(w.sums_do + (size_t)s * w.ld + 4 * quad));
+    sums[thread] = sum;
+    for (int step = 1; step < threads; step *= 2) {
+        __syncthreads();
+        if (thread % (2 * step) == 0) sums[thread] = plus(sums[thread], sums[thread + step]);
+    }
+    if (thread > 0) return;
+    const float value[4] = {sums[0].x, sums[0].y, sums[0].z, sums[0].w};
+#pragma unroll
+    for (int k = 0; k < 4; k++) w.dc2[4 * quad + k] += halved ? 2 * value[k] : value[k];
+}
+
 template <int D, int Q, int MS>
 __global__ void __launch_bounds__(eighths *quads) lean_weights_kernel(weight_sums w) {
     wait_for_previous();
     using at = layout<D, Q, MS>;
     const int all = all_squares * strip_tiles * 128;
     bool first_thread = threadIdx.y == 0;
-    if (blockIdx.x == square_blocks) {
-        int col = 4 * (int)threadIdx.x;
-        if (blockIdx.y > 0 || w.dc2 == NULL) return;
-        float4 sum = sum_of_eighths((const float4 *)(w.sums_do + (col < D ? col : 0)),
-                                    (size_t)(w.ld / 4), w.segments);
-        if (first_thread && col < D) {
-            const float value[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                w.dc2[col + k] += at::ahead ? 2 * value[k] : value[k]; /* of do / 2 */
-        }
+    if (blockIdx.x >= square_blocks) {
+        if (blockIdx.y == 0 && w.dc2 != NULL)
+            add_do(w, (int)blockIdx.x - square_blocks, at::ahead); /* there they are of do / 2 */
         return;
     }
     int quad = (int)(blockIdx.x * quads + threadIdx.x);
@@ -178,26 +192,40 @@ __global__ void __launch_bounds__(3 * D)
 template <int D, int Q, int MS = 2 * D / Q / strip>
 void sum_weights(const weight_sums &w, int messages) {
     if (messages == Q * MS * strip)
-        start_kernel(lean_weights_kernel<D, Q, MS>, dim3(square_blocks + 1, Q),
+        start_kernel(lean_weights_kernel<D, Q, MS>, dim3(square_blocks + D / 4, Q),
                      dim3(quads, eighths), 0, w);
     else if constexpr (MS > 0) sum_weights<D, Q, MS - 1>(w, messages);
 }
 
-/* The edges' sums towards nodes and, with the whole of deb at hand, graphs. */
+/* Sums over graphs, with the whole of deb at hand; to NULL: not wanted. */
+template <int D, int Q> partial_sum_args graph_sums(const wf_op *op, const lean_gradient &p) {
+    const wf_tensor *modulation = op->in[1];
+    const int ld = layout<D, Q, 0>::kinds * D;
+    float *to = Q == 1 && wanted(modulation) ? grad_of(modulation) + op->column : NULL;
+    return {op->part,
+            p.f.segment_sums,
+            ld,
+            3 * D,
+            0,
+            NULL,
+            false,
+            to,
+            modulation->ld,
+            false,
+            op->part->bundles[WF_CUT_GROUP]};
+}
+
+/* The edges' sums towards nodes and graphs. */
 template <int D, int Q> void sum_partials(const wf_op *op, const lean_gradient &p) {
     const wf_bundle_table *table = op->part->bundles[WF_CUT_GROUP];
-    const wf_tensor *tables[2] = {op->in[2], op->in[3]}, *modulation = op->in[1];
-    const int ld = layout<D, Q, 0>::kinds * D;
-    partial_sum_args graph = {op->part, p.f.segment_sums, ld,    3 * D, 0, NULL, false,
-                              NULL,     modulation->ld,   false, table};
-    bool graphs = Q == 1 && wanted(modulation);
-    if (graphs) graph.to = grad_of(modulation) + op->column;
+    const wf_tensor *tables[2] = {op->in[2], op->in[3]};
+    partial_sum_args graph = graph_sums<D, Q>(op, p);
     half_sum_args nodes = {op->part, {}, p.f.messages + 2 * D, tables[0]->ld, NULL, table};
     for (int k = 0; k < 2; k++)
         nodes.of[k] = {(const uint16_t *)p.f.partials,
                        wanted(tables[k]) ? grad_of(tables[k]) + p.f.skipped : NULL,
                        k == 0 ? partials_as_dst : partials_as_src, sets_table(op, tables[k])};
-    node_half_sums(nodes, graphs ? &graph : NULL);
+    node_half_sums(nodes, graph.to != NULL ? &graph : NULL);
 }
 
 template <int D, int Q> void add_up(const wf_op *op, const lean_gradient &p) {
@@ -212,11 +240,15 @@ template <int D, int Q> void add_up(const wf_op *op, const lean_gradient &p) {
                      part->edge_start, part->n_graphs);
         reads.push_back(rows_of(p.spans, lean_spans(part), 2 * D));
     }
-    sum_partials<D, Q>(op, p);
+    bool slots = op->in[9] != NULL; /* node_tables.cu adds them up, and sets what it keeps */
+    if (slots) cancel_zero(op->in[2]), cancel_zero(op->in[3]);
+    else sum_partials<D, Q>(op, p);
     /* The rest beside what follows: nobody waits for it. */
-    for (const wf_tensor *t : {w1, w2, c2, Q > 1 ? modulation : NULL})
+    for (const wf_tensor *t : {w1, w2, c2, Q > 1 || slots ? modulation : NULL})
         if (wanted(t)) writes.push_back(grad_range(t));
     launch_scope scope(for_partial_sums, reads, writes);
+    partial_sum_args graph = graph_sums<D, Q>(op, p);
+    if (slots && graph.to != NULL) graph_segment_sums(graph);
     sum_weights<D, Q>(weight_sums{(const float4 *)p.partial, blocks,
                                   wanted(w1) ? grad_of(w1) + (size_t)p.f.skipped * D : NULL,
                                   wanted(w2) ? grad_of(w2) : NULL,

@@ -192,7 +192,9 @@ template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena
     int blocks = (table->n_tasks + groups - 1) / groups;
     p.parts = blocks < most ? blocks : most;
     const int kinds = layout<D, Q, 0>::kinds;
-    p.f.partials = scratch(arena, wf_partial_rows(table) * (size_t)(hidden / 2));
+    const wf_tensor *slots = op->in[9];
+    p.f.partials = slots != NULL ? data_of(slots)
+                                 : scratch(arena, wf_partial_rows(table) * (size_t)(hidden / 2));
     p.f.segment_sums = scratch(arena, (size_t)(Q * table->n_segments) * (size_t)(kinds * D));
     p.partial = scratch(arena, (size_t)(Q * p.parts) * (all_squares * strip * strip));
     if (p.f.partials == NULL || p.f.segment_sums == NULL || p.partial == NULL) return false;

@@ -27,6 +27,7 @@
  * instructions a pair, and spills); the next product during the activations. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_walk.cuh"
+#include "tensor/cuda/runtime/side_streams.cuh"
 
 namespace wf_gpu {
 namespace {
@@ -297,16 +298,26 @@ namespace {
 bool has_shared_memory() { return most_shared_bytes() >= 227 * 1024; }
 } // namespace
 
-bool lean_fused_fits(const wf_op *op) {
-    const wf_tensor *e = op->in[0], *modulation = op->in[1], *ad = op->in[2], *w1 = op->in[4];
+/* Whether there are kernels for the edges; the tables are not looked at. */
+static bool edges_fit(const wf_op *op) {
+    const wf_tensor *e = op->in[0], *modulation = op->in[1], *w1 = op->in[4];
     int de = e->cols, messages = w1->rows - 2 * de;
     bool widths = de == 32 || de == 64 || de == 128;
-    bool aligned = op->column % 4 == 0 && modulation->ld % 4 == 0 && ad->ld % 4 == 0 &&
-                   ad->ld == op->in[3]->ld;
+    bool aligned = op->column % 4 == 0 && modulation->ld % 4 == 0;
     return has_shared_memory() && widths && aligned &&
            messages % (de > 64 ? 4 * strip : strip) == 0 && messages <= 2 * de &&
            op->act != WF_TAPE_ACT_SINE && op->part->bundles[WF_CUT_LONG_4] != NULL &&
            op->part->n_edges > 0;
+}
+bool lean_fused_fits(const wf_op *op) {
+    const wf_tensor *ad = op->in[2];
+    return edges_fit(op) && ad->ld % 4 == 0 && ad->ld == op->in[3]->ld;
+}
+/* Here the nodes stand in place of the tables. */
+bool lean_slots_fit(const wf_op *op) {
+    const wf_tensor *h = op->in[2];
+    bool widths = h->cols == 64 && h->ld == 64 && op->in[0]->cols == 64 && op->in[4]->rows == 256;
+    return widths && op->mode != WF_SUM_ATTENTION && edges_fit(op);
 }
 
 bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
@@ -315,7 +326,8 @@ bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
     const wf_bundle_table *table = op->part->bundles[de > 64 ? WF_CUT_LONG_3 : WF_CUT_LONG_4];
     lean_fused p = lean_operands(op, table, messages);
     size_t words = (size_t)(attends(op) ? messages : messages / 2); /* of a partial */
-    p.partials = scratch(arena, wf_partial_rows(table) * words);
+    const wf_tensor *slots = op->in[9];
+    p.partials = slots != NULL ? data_of(slots) : scratch(arena, wf_partial_rows(table) * words);
     p.segment_sums = scratch(arena, (size_t)table->n_segments * (size_t)de);
     if (p.partials == NULL || p.segment_sums == NULL) return false;
     partial_sum_args graph = {op->part, p.segment_sums, de,       de,   0,    NULL,
@@ -333,7 +345,11 @@ bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
                 : de == 64 ? launch_activation<64>(p, op->act)
                            : launch_activation<128>(p, op->act);
     if (!done) return false;
-    if (messages == 0) graph_segment_sums(graph);
+    if (slots != NULL) { /* lean_nodes.cu adds them up; the graphs' beside it */
+        launch_scope scope(for_partial_sums, {rows_of(p.segment_sums, table->n_segments, de)},
+                           {data_range(mean)});
+        graph_segment_sums(graph);
+    } else if (messages == 0) graph_segment_sums(graph);
     else if (attends(op))
         node_softmax_sums(softmax_sum_args{op->part,
                                            p.partials,

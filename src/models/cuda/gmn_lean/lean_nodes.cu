@@ -9,9 +9,12 @@
  *   kept       of a node: f and b, y and act'(x), q in float; backward puts dx where act'(x) was,
  *              and dq, df and db beside. Products of weight gradients and sums over graphs read
  *              them later (row_products/gradient_sums.cuh)
+ *   sums       with slots, the partial sums that the edges left are added up here first, and stay
+ *              where the sums would be, in bf16; hb is in bf16 too
  *   beside     on a side stream: the graphs' part of the block neither waits for it nor it for that
  *   flops      98,304 a node forward and as many backward, without weight gradients
- *   bytes      of a node: 2,800 forward, 2,400 backward
+ *   bytes      of a node: 2,800 forward, 2,400 backward; with slots 2,200 forward and the partial
+ *              sums
  * Not measured yet. */
 #include "models/cuda/gmn_lean/node_tile.cuh"
 #include "tensor/cuda/row_products/sequence_ops.cuh"
@@ -26,6 +29,7 @@ enum { hidden = 2 * width, messages = 2 * width, hidden_sixteens = hidden / 16 }
 
 /* What forward keeps and backward adds, one after the other (wf_lean_nodes allocates it). */
 struct kept_nodes {
+    enum { words = 11 };                                 /* of two bytes, a node and column */
     uint16_t *message[2], *y, *slope, *dq, *dmessage[2]; /* slope: fp16, then dx */
     float *q;
     kept_nodes(void *memory, int nodes) {
@@ -46,13 +50,14 @@ struct lean_nodes {
     weight_rows messages[2], first[3], last; /* first: of hb, f, b */
     const float *c;
     bool keep;
+    slot_lists slots; /* partials NULL: sums and hb are there, in float; else hb in bf16 */
     kept_nodes kept;
     float *out;
     /* backward; NULL: not wanted */
     const float *dh;
     float *dhb, *dto[2];
     bool set_dhb, set_dto[2]; /* else add */
-    explicit lean_nodes(const kept_nodes &places) : kept(places) {}
+    explicit lean_nodes(const kept_nodes &places) : slots(), kept(places) {}
 };
 
 /* The weights in shared memory: six panels, then c. */
@@ -114,19 +119,30 @@ activate_strip(fragment (&y)[hidden_sixteens], const lean_nodes &p, const lane_n
     }
 }
 
-template <int Act> __device__ inline void forward_tile(const lean_nodes &p, int tile) {
+template <int Act, bool Slots> __device__ inline void forward_tile(const lean_nodes &p, int tile) {
     lane_nodes r(tile, p.nodes);
+    if (Slots) {
+        int first = tile * tile_rows + (int)(threadIdx.x % 128) / 32 * 16;
+        sum_lists<messages>(p.slots, first);
+    }
     fragment hb[sixteens], message[2][sixteens], y[hidden_sixteens];
     const float *table[2];
 #pragma unroll
     for (int k = 0; k < 2; k++)
         table[k] = p.table + (size_t)p.graph[r.row[k]] * p.ld_table + r.column;
-    load_operands(hb, p.hb, width, 0, r);
+    if (Slots)
+#pragma unroll
+        for (int j = 0; j < sixteens; j++) hb[j] = load_words((const uint16_t *)p.hb, width, r, j);
+    else load_operands(hb, p.hb, width, 0, r);
 #pragma unroll
     for (int way = 0; way < 2; way++) {
         fragment sums[messages / 16];
         float acc[strip_tiles][4];
-        load_operands(sums, p.to[way], messages, 0, r);
+        if (Slots)
+#pragma unroll
+            for (int j = 0; j < messages / 16; j++)
+                sums[j] = load_words(p.slots.to[way], messages, r, j);
+        else load_operands(sums, p.to[way], messages, 0, r);
         multiply(acc, sums, message_panel(way), 0);
 #pragma unroll
         for (int j = 0; j < sixteens; j++) {
@@ -159,14 +175,14 @@ template <int Act> __device__ inline void forward_tile(const lean_nodes &p, int 
     }
 }
 
-template <int Act>
+template <int Act, bool Slots>
 __global__ void __launch_bounds__(threads, 1)
     lean_nodes_kernel(const __grid_constant__ lean_nodes p) {
     stage(p);
     wait_for_previous();
     __syncthreads();
     for (int tile = first_tile(); tile * tile_rows < p.nodes; tile += tile_step())
-        forward_tile<Act>(p, tile);
+        forward_tile<Act, Slots>(p, tile);
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
@@ -268,7 +284,8 @@ enum input {
     in_table,
     in_w,
     in_c,
-    in_modulation
+    in_modulation,
+    in_slots
 };
 
 lean_nodes nodes_of(const wf_op *op) {
@@ -286,6 +303,15 @@ lean_nodes nodes_of(const wf_op *op) {
     for (int k = 0; k < 3; k++) p.first[k] = weight_rows_of(in[in_wh + k]);
     p.last = weight_rows_of(in[in_w]), p.c = data_of(in[in_c]);
     p.keep = op->saved != NULL;
+    if (in[in_slots] != NULL) {
+        const wf_bundle_table *table = op->part->bundles[WF_CUT_LONG_4]; /* lean_forward.cu */
+        p.slots = slot_lists{(const uint16_t *)data_of(in[in_slots]),
+                             table->partial_start,
+                             table->partials,
+                             op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
+                             {(uint16_t *)data_of(in[in_dst]), (uint16_t *)data_of(in[in_src])},
+                             p.nodes};
+    }
     p.out = data_of(op->out[0]);
     return p;
 }
@@ -308,12 +334,13 @@ bool add_gradients(const wf_op *op, const lean_nodes &p) {
         return add_weight_of(entry, sources, in[weight], bias < 0 ? NULL : in[bias]);
     };
     const uint16_t *dx = p.kept.slope;
+    bool slots = p.slots.partials != NULL;
     if (!add(p.kept.dq, width, p.kept.y, hidden, true, in_w, in_c) ||
-        !add(dx, hidden, p.hb, width, false, in_wh, -1) ||
+        !add(dx, hidden, p.hb, width, slots, in_wh, -1) ||
         !add(dx, hidden, p.kept.message[0], width, true, in_wf, -1) ||
         !add(dx, hidden, p.kept.message[1], width, true, in_wb, -1) ||
-        !add(p.kept.dmessage[0], width, p.to[0], messages, false, in_forward, -1) ||
-        !add(p.kept.dmessage[1], width, p.to[1], messages, false, in_backward, -1))
+        !add(p.kept.dmessage[0], width, p.to[0], messages, slots, in_forward, -1) ||
+        !add(p.kept.dmessage[1], width, p.to[1], messages, slots, in_backward, -1))
         return false;
     table_sum sum = {};
     sum.rows = p.nodes, sum.map = op->map;
@@ -347,15 +374,27 @@ bool lean_nodes_fits(const wf_op *op) {
            most_shared_bytes() >= panels_bytes;
 }
 
+namespace {
+template <bool Slots> void start_forward(const lean_nodes &p, int act) {
+    auto kernel = act == WF_TAPE_ACT_GELU ? lean_nodes_kernel<WF_TAPE_ACT_GELU, Slots>
+                                          : lean_nodes_kernel<WF_TAPE_ACT_SILU, Slots>;
+    start_kernel(kernel, blocks_of(p.nodes), threads, panels_bytes, p);
+}
+} // namespace
+
 bool lean_nodes_forward(const wf_op *op, wf_arena *) {
     lean_nodes p = nodes_of(op);
+    bool slots = p.slots.partials != NULL;
     std::vector<range> reads, writes = {data_range(op->out[0])};
-    for (int k : {in_h, in_hb, in_dst, in_src, in_table, in_modulation})
-        reads.push_back(data_range(op->in[k]));
+    for (int k : {in_h, in_hb, in_table, in_modulation}) reads.push_back(data_range(op->in[k]));
+    for (int k : {in_dst, in_src}) (slots ? writes : reads).push_back(data_range(op->in[k]));
+    if (slots) reads.push_back(data_range(op->in[in_slots]));
+    if (p.keep)
+        writes.push_back(
+            range_of((const uint16_t *)op->saved, (size_t)p.nodes * width * kept_nodes::words));
     launch_scope scope(side_for(reads, writes), reads, writes);
-    auto kernel = op->act == WF_TAPE_ACT_GELU ? lean_nodes_kernel<WF_TAPE_ACT_GELU>
-                                              : lean_nodes_kernel<WF_TAPE_ACT_SILU>;
-    start_kernel(kernel, blocks_of(p.nodes), threads, panels_bytes, p);
+    if (slots) start_forward<true>(p, op->act);
+    else start_forward<false>(p, op->act);
     return launched();
 }
 
@@ -373,7 +412,8 @@ bool lean_nodes_backward(const wf_op *op, wf_arena *) {
     std::vector<range> reads = {grad_range(op->out[0]), data_range(in[in_modulation])};
     std::vector<range> writes = {grad_range(in[in_hb]), grad_range(in[in_dst]),
                                  grad_range(in[in_src]),
-                                 range_of(p.kept.message[0], 9 * count)}; /* all behind q */
+                                 /* all behind q */
+                                 range_of(p.kept.message[0], (kept_nodes::words - 2) * count)};
     {
         launch_scope scope(side_for(reads, writes), reads, writes);
         start_kernel(lean_nodes_back_kernel, blocks_of(p.nodes), threads, panels_bytes, p);

@@ -4,8 +4,11 @@
  *   forward    hb = LN(h) (1 + scale) + shift   i = hb first' + graph[g]   j = hb second'
  *   backward   dhb = di first + dj second + dmean / nodes + dhb   v = dhb (1 + scale)
  *              dh = [dh +] rho (v - mean v - h^ mean(v h^)), h^ = LN(h), 1 / rho its deviation
+ *   sums       with slots, backward adds up the partial sums that the edges left; they stay in bf16
+ *              where the gradients of i and j would be. hb is in bf16 too
  *   flops      256 a node and column of i and j, forward and backward
- *   bytes      of a node with tables of 256 columns: 2,600 forward, 3,300 backward
+ *   bytes      of a node with tables of 256 columns: 2,600 forward, 3,300 backward; with
+ *              slots 2,400 and 3,300 (1,000 of them from L1 or L2), and the partial sums
  * Not measured yet. */
 #include "models/cuda/gmn_lean/node_tile.cuh"
 
@@ -18,6 +21,8 @@ using lean::normalise;
 using lean::plus;
 using lean::quad_sum;
 
+enum { slot_columns = 256 }; /* of both tables, where there are slots (lean_slots_fit) */
+
 struct node_tables {
     const float *h, *modulation; /* shift, then scale */
     int ld_modulation, nodes;
@@ -28,10 +33,12 @@ struct node_tables {
     int ld_add;
     float *hb, *tables[2];
     /* backward */
-    const float *dtables[2], *dmean; /* dmean NULL: none */
+    float *dtables[2];
+    const float *dmean; /* dmean NULL: none */
     int ld_dmean;
     float *dhb, *dh, *stats; /* dhb: added to; dh, stats NULL: not wanted */
     bool set_dh;             /* else add */
+    slot_lists slots;        /* partials NULL: dtables are there, in float */
 };
 
 __device__ inline panel panel_of(const node_tables &p, int which) {
@@ -55,7 +62,8 @@ __device__ inline void load_normalised(float4 (&v)[2][sixteens], float (&mean)[2
     for (int k = 0; k < 2; k++) normalise<width>(v[k], &mean[k], &rho[k]);
 }
 
-__device__ inline void forward_tile(const node_tables &p, int tile) {
+/* Half: hb leaves in bf16. */
+template <bool Half> __device__ inline void forward_tile(const node_tables &p, int tile) {
     lane_nodes r(tile, p.nodes);
     const float *modulation[2], *add[2];
     fragment hb[sixteens];
@@ -76,9 +84,10 @@ __device__ inline void forward_tile(const node_tables &p, int tile) {
                 float4 shift = *(const float4 *)(modulation[k] + 16 * j);
                 float4 scale = *(const float4 *)(modulation[k] + width + 16 * j);
                 v[k][j] = lean::modulated(v[k][j], scale, shift);
-                if (r.there[k]) *(float4 *)(p.hb + r.place(k, width) + 16 * j) = v[k][j];
+                if (!Half && r.there[k]) *(float4 *)(p.hb + r.place(k, width) + 16 * j) = v[k][j];
             }
             hb[j] = fragment_of(v[0][j], v[1][j]);
+            if (Half) store_words((uint16_t *)p.hb, width, r, j, hb[j]);
         }
     }
     int ld = width * p.strips;
@@ -98,23 +107,30 @@ __device__ inline void forward_tile(const node_tables &p, int tile) {
     }
 }
 
+template <bool Half>
 __global__ void __launch_bounds__(threads, 1)
     node_tables_kernel(const __grid_constant__ node_tables p) {
     stage(p);
     wait_for_previous();
     __syncthreads();
     for (int tile = first_tile(); tile * tile_rows < p.nodes; tile += tile_step())
-        forward_tile(p, tile);
+        forward_tile<Half>(p, tile);
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
 /* acc = di first + dj second: the next 64 columns are loaded while a product runs. */
+template <bool Slots>
 __device__ inline void tables_back(float (&acc)[strip_tiles][4], const node_tables &p,
                                    const lane_nodes &r) {
     int ld = width * p.strips, all = 2 * p.strips;
     auto load = [&](fragment(&to)[sixteens], int strip) {
         int which = strip >= p.strips;
-        load_operands(to, p.dtables[which], ld, width * (strip - which * p.strips), r);
+        int first = width * (strip - which * p.strips);
+        if (Slots)
+#pragma unroll
+            for (int j = 0; j < sixteens; j++)
+                to[j] = load_words(p.slots.to[which] + first, ld, r, j);
+        else load_operands(to, p.dtables[which], ld, first, r);
     };
     auto add = [&](const fragment(&dy)[sixteens], int strip) {
         int which = strip >= p.strips;
@@ -138,10 +154,14 @@ __device__ inline void tables_back(float (&acc)[strip_tiles][4], const node_tabl
     }
 }
 
-__device__ inline void backward_tile(const node_tables &p, int tile) {
+template <bool Slots> __device__ inline void backward_tile(const node_tables &p, int tile) {
     lane_nodes r(tile, p.nodes);
     float acc[strip_tiles][4];
-    tables_back(acc, p, r);
+    if (Slots) {
+        int first = tile * tile_rows + (int)(threadIdx.x % 128) / 32 * 16;
+        sum_lists<slot_columns>(p.slots, first);
+    }
+    tables_back<Slots>(acc, p, r);
     float4 hat[2][sixteens];
     float mean[2], rho[2];
     load_normalised(hat, mean, rho, p.h, r);
@@ -184,17 +204,18 @@ __device__ inline void backward_tile(const node_tables &p, int tile) {
     }
 }
 
+template <bool Slots>
 __global__ void __launch_bounds__(threads, 1)
     node_tables_back_kernel(const __grid_constant__ node_tables p) {
     stage(p);
     wait_for_previous();
     __syncthreads();
     for (int tile = first_tile(); tile * tile_rows < p.nodes; tile += tile_step())
-        backward_tile(p, tile);
+        backward_tile<Slots>(p, tile);
 }
 
 /* --- launches --------------------------------------------------------------------------------- */
-enum input { in_h, in_modulation, in_first, in_second, in_graph };
+enum input { in_h, in_modulation, in_first, in_second, in_graph, in_slots };
 enum output { out_hb, out_i, out_j, out_mean };
 
 node_tables tables_of(const wf_op *op) {
@@ -219,6 +240,7 @@ bool add_gradients(const wf_op *op, const node_tables &p) {
     weight_gradient entry = {};
     entry.rows = p.nodes, entry.m = entry.ldy = width * p.strips;
     entry.x = p.hb, entry.n = entry.ldx = width;
+    entry.half_dy = entry.half_x = p.slots.partials != NULL; /* in the gradients' memory */
     for (int k = 0; k < 2; k++) {
         entry.dy = p.dtables[k];
         range sources[2] = {grad_range(out[out_i + k]), data_range(out[out_hb])};
@@ -229,6 +251,7 @@ bool add_gradients(const wf_op *op, const node_tables &p) {
     if (wanted(in[in_graph])) {
         const wf_tensor *graph = in[in_graph];
         sum.x = p.dtables[0], sum.ldx = sum.cols = width * p.strips, sum.targets = graph->rows;
+        sum.half_x = entry.half_dy;
         /* span sums do not write the padding */
         bool set = !by_spans(sum) && cancel_zero(graph);
         sum.to = sum_target{grad_of(graph), graph->ld, set, false};
@@ -236,7 +259,8 @@ bool add_gradients(const wf_op *op, const node_tables &p) {
     }
     if (!wanted(in[in_modulation])) return true;
     const wf_tensor *modulation = in[in_modulation];
-    sum.x = p.dhb, sum.ldx = sum.cols = width, sum.targets = modulation->rows;
+    sum.x = p.dhb, sum.half_x = false;
+    sum.ldx = sum.cols = width, sum.targets = modulation->rows;
     sum.to = sum_target{grad_of(modulation) + op->column, modulation->ld, false, false};
     if (!add_sum(sum, {grad_range(out[out_hb])})) return false;
     sum.y = p.h, sum.ldy = width, sum.stats = p.stats;
@@ -260,12 +284,14 @@ bool node_tables_fits(const wf_op *op) {
 bool node_tables_forward(const wf_op *op, wf_arena *) {
     node_tables p = tables_of(op);
     const wf_tensor *hb = op->out[out_hb], *mean = op->out[out_mean];
-    start_kernel(node_tables_kernel, blocks_of(p.nodes), threads,
-                 (size_t)shared_bytes(width * p.strips), p);
+    bool half = op->in[in_slots] != NULL;
+    start_kernel(half ? node_tables_kernel<true> : node_tables_kernel<false>, blocks_of(p.nodes),
+                 threads, (size_t)shared_bytes(width * p.strips), p);
     if (!launched() || mean == NULL) return launched();
     launch_users(data_range(mean));
     table_sum sum = {};
-    sum.x = p.hb, sum.ldx = sum.cols = width, sum.rows = p.nodes;
+    sum.x = p.hb, sum.half_x = half;
+    sum.ldx = sum.cols = width, sum.rows = p.nodes;
     sum.start = op->start, sum.targets = mean->rows;
     sum.to = sum_target{data_of(mean), mean->ld, true, true};
     return add_sum(sum, {data_range(hb)});
@@ -282,8 +308,18 @@ bool node_tables_backward(const wf_op *op, wf_arena *) {
         p.stats = scratch(deferred_scratch(), 2 * (size_t)p.nodes);
         if (p.stats == NULL) return false;
     }
-    start_kernel(node_tables_back_kernel, blocks_of(p.nodes), threads,
-                 (size_t)shared_bytes(width * p.strips), p);
+    if (in[in_slots] != NULL) {
+        const wf_bundle_table *table = op->part->bundles[WF_CUT_GROUP]; /* lean_backward.cu */
+        p.slots = slot_lists{(const uint16_t *)data_of(in[in_slots]),
+                             table->partial_start,
+                             table->partials,
+                             NULL,
+                             {(uint16_t *)p.dtables[0], (uint16_t *)p.dtables[1]},
+                             p.nodes};
+    }
+    auto kernel =
+        in[in_slots] != NULL ? node_tables_back_kernel<true> : node_tables_back_kernel<false>;
+    start_kernel(kernel, blocks_of(p.nodes), threads, (size_t)shared_bytes(width * p.strips), p);
     return launched() && add_gradients(op, p);
 }
 

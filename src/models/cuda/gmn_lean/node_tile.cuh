@@ -104,6 +104,80 @@ __device__ inline void multiply_back(float (&acc)[strip_tiles][4], const fragmen
     settle(acc);
 }
 
+/* --- partial sums of the edges ---------------------------------------------------------------- */
+/* Partial sums in bf16 (models/edge_bundles.h), which list has which, and where sums go: (nodes,
+ * Columns) in bf16 as destination and as source. */
+struct slot_lists {
+    const uint16_t *partials;
+    const uint32_t *start, *rows;
+    const float *degree; /* means: divide by it; NULL: no */
+    uint16_t *to[2];
+    int nodes;
+};
+__device__ inline void store_eight(const slot_lists &s, uint32_t list, uint32_t columns,
+                                   uint32_t column, const float (&sum)[8]) {
+    uint32_t node = list / 2;
+    float degree = s.degree == NULL ? 1 : s.degree[node], factor = degree > 0 ? 1 / degree : 0;
+    uint4 words = {pack(factor * sum[0], factor * sum[1]), pack(factor * sum[2], factor * sum[3]),
+                   pack(factor * sum[4], factor * sum[5]), pack(factor * sum[6], factor * sum[7])};
+    *(uint4 *)(s.to[list % 2] + (size_t)node * columns + column) = words;
+}
+/* Adds up the lists of a warp's 16 nodes, from `first` on, each in its order. Columns / 8 lanes
+ * have a row: 16 of them two teams of 8 nodes, 32 of them one of 16. A team walks its lists as one,
+ * eight rows ahead; lane k of it knows the end of list k. */
+template <int Columns> __device__ inline void sum_lists(const slot_lists &s, int first) {
+    enum { lanes = Columns / 8, ahead = 8 };
+    static_assert(lanes == 16 || lanes == 32, "as many lanes as lists");
+    const uint32_t all = 0xffffffffu;
+    uint32_t lane = threadIdx.x % 32, team = lane / lanes * lanes, own = lane % lanes;
+    uint32_t lists = 2 * (uint32_t)s.nodes, list0 = 2 * (uint32_t)first + team;
+    uint32_t begin = s.start[min(list0 + own, lists)];
+    uint32_t end = s.start[min(list0 + own + 1, lists)];
+    float sum[8] = {};
+    uint32_t empty = __ballot_sync(all, begin == end && list0 + own < lists) >> team;
+#pragma unroll 1
+    for (uint32_t k = 0; k < lanes; k++)
+        if (empty >> k & 1) store_eight(s, list0 + k, Columns, 8 * own, sum);
+    uint32_t at = __shfl_sync(all, begin, (int)team);
+    uint32_t count = __shfl_sync(all, end, (int)(team + lanes - 1)) - at, most = count;
+    if (lanes == 16) most = max(count, __shfl_xor_sync(all, count, 16));
+    uint32_t row = own < ahead && own < count ? s.rows[at + own] : 0;
+#pragma unroll 1
+    for (uint32_t done = 0; done < most; done += ahead, at += ahead) {
+        uint4 x[ahead];
+#pragma unroll
+        for (uint32_t k = 0; k < ahead; k++) {
+            uint32_t from = __shfl_sync(all, row, (int)(team + k));
+            x[k] = uint4{0, 0, 0, 0};
+            if (done + k < count)
+                x[k] = *(const uint4 *)(s.partials + (size_t)from * Columns + 8 * own);
+        }
+        uint32_t next = done + ahead + own;
+        row = own < ahead && next < count ? s.rows[at + ahead + own] : 0;
+        uint32_t list = 0; /* of entry `own` of these eight */
+#pragma unroll
+        for (int k = 0; k < lanes - 1; k++)
+            list += __shfl_sync(all, end, (int)team + k) <= at + own;
+        uint32_t last = __shfl_sync(all, end, (int)(team + list)) == at + own + 1;
+#pragma unroll
+        for (uint32_t k = 0; k < ahead; k++) {
+            uint32_t of = __shfl_sync(all, list, (int)(team + k));
+            uint32_t ends = __shfl_sync(all, last, (int)(team + k));
+            const uint32_t word[4] = {x[k].x, x[k].y, x[k].z, x[k].w};
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                sum[2 * w] += __uint_as_float(word[w] << 16);
+                sum[2 * w + 1] += __uint_as_float(word[w] & 0xffff0000u);
+            }
+            if (!ends || done + k >= count) continue;
+            store_eight(s, list0 + of, Columns, 8 * own, sum);
+#pragma unroll
+            for (int w = 0; w < 8; w++) sum[w] = 0;
+        }
+    }
+    __syncwarp(); /* other lanes read the sums */
+}
+
 /* Blocks for so many nodes: as few as take no longer, which leaves multiprocessors to what runs
  * beside. */
 inline unsigned blocks_of(int nodes) {

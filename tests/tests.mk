@@ -9,7 +9,8 @@ FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Kernels of these modules run in tests without a GPU. Sanitizers do not know the emulator's fibers.
 EMULATED := base tensor nn graph models flow generators
 # Of the zoo all but the kernels that launch clusters by cudaLaunchKernelExC.
-EMULATED_ZOO := $(patsubst %,$(BUILD)/emulated/zoo/cuda/%.o,zoo_block zoo_conv zoo_cuda zoo_start)
+EMULATED_ZOO := $(patsubst %,$(BUILD)/emulated/zoo/cuda/%.o,zoo_block zoo_conv zoo_cuda \
+                    zoo_paper_net zoo_start)
 EMULATOR_OBJ := $(BUILD)/emulated/emulator.o $(BUILD)/emulated/hopper.o
 FAKE_NCCL_OBJ := $(BUILD)/emulated/fake_nccl.o
 EMULATED_OBJ := $(EMULATOR_OBJ) $(FAKE_NCCL_OBJ) \

@@ -403,6 +403,16 @@ void stmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t address, uint32_t a, uint
         to[k] = (uint16_t)(m.in[laneid() % 8 * 4 + k / 2][laneid() / 8] >> 16 * (k % 2));
 }
 
+void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t address, uint32_t a, uint32_t b,
+                                                    uint32_t c, uint32_t d) {
+    const uint32_t words[] = {a, b, c, d, address};
+    const meeting &m = emulated::meet("stmatrix.trans", NULL, words, 5);
+    uint16_t *to = (uint16_t *)shared_to(address, 16); /* its column */
+    int column = laneid() % 8;
+    for (int k = 0; k < 8; k++)
+        to[k] = (uint16_t)(m.in[4 * k + column / 2][laneid() / 8] >> 16 * (column % 2));
+}
+
 static void turn_matrix(meeting &m) {
     auto at = [&](int row, int column) {
         return m.in[4 * row + column / 2][0] >> 16 * (column % 2) & 0xffff;

@@ -87,11 +87,14 @@ loop-without        4  loops without      -
 convs-update        1  convs networks     one-update
 convs-updates       5  convs networks     six-updates,adam
 convs-paper         6  convs networks     paper
+convs-paper-adam    7  convs networks     paper-adam
+convs-paper-updates 1  convs networks     paper-updates
 convs-odd           2  convs networks     odd
 convs-wide          3  convs networks     wide
 convs-deep          4  convs networks     deep
 execute             3  execute forward    *
-convs-scores        7  convs scores       -
+convs-scores        7  convs scores       general
+convs-scores-paper  2  convs scores       paper
 match-convs         1  match same_as_cpu  *conv*                         WEFT_CUDA_SMALL=1
 convs-elsewhere     1  convs others       *
 phase-draws         1  phases draws       -

@@ -234,6 +234,8 @@ EMULATED_MMA(f16);
 /* The other way: lane l names row l % 8 of matrix l / 8, brings elements (l / 4, l % 4 * 2 ..). */
 void stmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
                                               uint32_t d);
+void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t address, uint32_t a, uint32_t b,
+                                                    uint32_t c, uint32_t d);
 
 /* wgmma.mma_async of 64 x n x 16 (hopper.cpp). Operands behind the n / 2 accumulators: a in four
  * registers or its descriptor, the descriptor of b, whether to add, two signs, transpositions. */

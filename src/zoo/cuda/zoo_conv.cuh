@@ -55,7 +55,9 @@ struct conv_plan {
     int bias_parts;                    /* bytes; (warps, 16) float */
     int gradient;                      /* bytes, flat; -1: in `state` */
     int shared_bytes;
-    float *state; /* (count, 3, n_params): moments, gradient */
+    bool is_paper; /* zoo_paper_net.cuh's network: that kernel, whose shared memory has places of
+                      its own */
+    float *state;  /* (count, 3, n_params): moments, gradient */
 };
 
 /* Why networks of this graph are not for this kernel; NULL: they are. */
@@ -66,6 +68,12 @@ bool conv_choose(conv_plan *plan, const wf_graph *graph, const wf_zoo_desc *desc
 
 /* Floats of `state` for each network. */
 inline size_t conv_state(const conv_plan &plan) { return 3 * (size_t)plan.net.n_params; }
+
+/* Whether zoo_paper_net has this network, and its shared memory. */
+bool paper_takes(const wf_graph *graph);
+int paper_shared();
+cudaError_t paper_launch(const conv_plan &plan, const gpu_networks &networks, size_t count,
+                         cudaStream_t stream);
 
 cudaError_t conv_launch(const conv_plan &plan, const gpu_networks &networks, size_t count,
                         cudaStream_t stream);

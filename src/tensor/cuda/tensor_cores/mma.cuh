@@ -235,6 +235,27 @@ __device__ inline void load_transposed(uint32_t (&r)[4], uint32_t address) {
                  : "r"(address)
                  : "memory");
 }
+/* The other way, of transposed matrices: lane l names the place of column l % 8 of matrix l / 8. */
+__device__ inline void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                        uint32_t d) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(a), "r"(b), "r"(c), "r"(d)
+        : "memory");
+#else
+    int lane = (int)(threadIdx.x % 32);
+    const uint32_t words[4] = {a, b, c, d};
+    for (int k = 0; k < 8; k++) {
+        uint32_t to =
+            __shfl_sync(0xffffffffu, address, 8 * (k / 2) + 2 * (lane % 4) + k % 2) + lane / 4 * 2;
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to),
+                     "h"((uint16_t)(words[k / 2] >> k % 2 * 16))
+                     : "memory");
+    }
+    __syncwarp();
+#endif
+}
 /* acc (16, 8) += a (16, 16) b (16, 8) */
 __device__ inline void warp_mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "

@@ -47,7 +47,7 @@ expect lease 0 "F0       28.0   19.7   20    25  go" "$script" lease
 check table-is-last sh -c 'tail -n 1 table | grep -q "^F0 "'
 check step-times sh -c 'grep -q "karhunen lean 6.60" table && grep -q "karhunen lstar 6.60" table'
 check head-once sh -c '[ "$(grep -c "^B = 256" table)" = 1 ]'
-check all-listed sh -c '[ "$(grep -c "^ok " table)" = 72 ]'
+check all-listed sh -c '[ "$(grep -c "^ok " table)" = 76 ]'
 check ran-once sh -c '[ "$(sort ran | uniq -d | wc -l)" = 0 ] && [ "$(wc -l <ran)" = 18 ]'
 
 # The next call runs what failed, and all of it when a program is another one.

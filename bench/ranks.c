@@ -35,14 +35,14 @@ static void show(const wf_ctx *ctx, const char *what, size_t floats, double *sec
 
 static wf_status measure(wf_ctx *ctx, float *out, size_t floats) {
     double seconds[repeats];
-    size_t start[most / WF_BUCKET + 2] = {0}, buckets = 0;
-    for (; start[buckets] < floats; buckets++)
-        start[buckets + 1] =
-            start[buckets] + WF_BUCKET < floats ? start[buckets] + WF_BUCKET : floats;
+    wf_range bucket[most / WF_BUCKET + 1];
+    wf_ordered_sum sum = {.out = out, .buckets = bucket, .active = wf_ctx_ranks(ctx), .add = add};
+    for (size_t at = 0; at < floats; at += WF_BUCKET)
+        bucket[sum.n_buckets++] = (wf_range){at, at + WF_BUCKET < floats ? at + WF_BUCKET : floats};
     for (int i = 0; i < repeats; i++) {
         WF_TRY(wf_barrier(ctx));
         double start = wf_seconds();
-        WF_TRY(wf_sum_in_order(ctx, out, start, buckets, wf_ctx_ranks(ctx), add, NULL));
+        WF_TRY(wf_sum_in_order(ctx, &sum));
         seconds[i] = wf_seconds() - start;
     }
     show(ctx, "sum", floats, seconds);

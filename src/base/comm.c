@@ -5,6 +5,8 @@
 #include "base/mpi/mpi_ranks.h"
 
 #include <assert.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,18 +319,49 @@ wf_status wf_same(wf_ctx *ctx, const char *what, const char *text) {
     return wf_agree(ctx, status);
 }
 
-wf_status wf_sum_in_order(wf_ctx *ctx, float *out, const size_t *start, size_t buckets, int active,
-                          wf_add_numbers *add, void *user) {
+static wf_status make_room(wf_ctx *ctx, wf_comm *comm, const wf_ordered_sum *sum) {
+    size_t count = 0;
+    for (size_t b = 0; b < sum->n_buckets; b++)
+        if (sum->buckets[b].last > count) count = sum->buckets[b].last;
+    if (comm->n_running >= count) return WF_OK;
+    free(comm->running);
+    comm->n_running = 0;
+    WF_TRY(wf_alloc(ctx, count, sizeof(float), "a sum over ranks", &comm->running));
+    comm->n_running = count;
+    return WF_OK;
+}
+
+typedef struct sum_thread {
+    wf_comm *comm;
+    const wf_ordered_sum *sum;
+    bool done;
+} sum_thread;
+
+static void *sum_here(void *own_) {
+    sum_thread *own = own_;
+    own->done = wf__mpi_sum_in_order(own->comm, own->sum);
+    return NULL;
+}
+
+/* Signals are the calling thread's. */
+static bool sum_elsewhere(sum_thread *own, pthread_t *thread) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(thread, NULL, sum_here, own) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+wf_status wf_sum_in_order(wf_ctx *ctx, const wf_ordered_sum *sum) {
     wf_comm *comm = wf__ctx_comm(ctx);
-    size_t count = start[buckets];
-    assert(comm != NULL && active >= 1 && active <= comm->size);
-    if (comm->n_running < count) {
-        free(comm->running);
-        comm->n_running = 0;
-        WF_TRY(wf_alloc(ctx, count, sizeof(float), "a sum over ranks", &comm->running));
-        comm->n_running = count;
-    }
-    return result(
-        ctx, comm,
-        wf__mpi_sum_in_order(comm, out, comm->running, start, buckets, active, add, user));
+    assert(comm != NULL && sum->active >= 1 && sum->active <= comm->size);
+    WF_TRY(make_room(ctx, comm, sum));
+    sum_thread own = {.comm = comm, .sum = sum};
+    pthread_t thread;
+    bool elsewhere = sum->beside != NULL && sum_elsewhere(&own, &thread);
+    if (sum->beside != NULL) sum->beside(sum->user);
+    if (elsewhere) pthread_join(thread, NULL);
+    else sum_here(&own);
+    return result(ctx, comm, own.done);
 }

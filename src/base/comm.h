@@ -55,13 +55,24 @@ wf_status wf_same(wf_ctx *ctx, const char *what, const char *text);
 
 /* out = the sum over ranks 0 .. active-1, in their order. The running sum passes from rank to rank
  * in buckets, so the bits are those of one process that adds everything in this order: while a rank
- * adds to one bucket, the next rank adds to the one before. Bucket b has numbers start[b] ..
- * start[b+1]-1. add() adds this rank's numbers of a bucket to `running`, or, when `fresh`, sets
- * them; false: out of memory. Ranks from `active` on only get the result. */
+ * adds to one bucket, the next rank adds to the one before. */
 enum { WF_BUCKET = 65536 }; /* numbers of a usual bucket */
-typedef bool wf_add_numbers(void *user, size_t first, size_t n, float *running, bool fresh);
-wf_status wf_sum_in_order(wf_ctx *ctx, float *out, const size_t *start, size_t buckets, int active,
-                          wf_add_numbers *add, void *user);
+typedef struct wf_ordered_sum {
+    float *out;
+    const wf_range *buckets; /* ranges of `out`, in the order in which they are summed */
+    size_t n_buckets;
+    int active; /* ranks from this one on only get the result */
+    /* Adds this rank's numbers of a bucket to `running`, or, when `fresh`, sets them; false: out of
+     * memory. */
+    bool (*add)(void *user, size_t first, size_t n, float *running, bool fresh);
+    /* With `beside`: returns once this rank has its numbers of a bucket. */
+    void (*wait_for)(void *user, size_t bucket);
+    /* Runs on the calling thread, while another thread sums and calls the other two; NULL: the
+     * calling thread sums, and the numbers are there. */
+    void (*beside)(void *user);
+    void *user;
+} wf_ordered_sum;
+wf_status wf_sum_in_order(wf_ctx *ctx, const wf_ordered_sum *sum);
 
 /* While true, the context works as if it were alone; returns what it was. For work and files of
  * this rank only. */

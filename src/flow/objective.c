@@ -126,12 +126,13 @@ wf_status wf_flow_forward(wf_ctx *ctx, wf_field *field, const float *params,
 wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
                        double *loss, float *grad) {
     const wf_split *split = batch->split;
-    bool works = split == NULL || split->rank < split->active;
-    wf_status status = batch->drawn;
+    wf_status status = batch->drawn, summed = WF_OK;
     if (status == WF_OK) status = wf_flow_forward(ctx, field, params, batch, grad != NULL);
     if (status == WF_OK) compare_here(ctx, batch);
-    if (status == WF_OK && grad != NULL && works)
+    if (grad != NULL && split != NULL)
+        status = wf_split_backward(ctx, split, status, batch->wt, grad, &summed);
+    else if (grad != NULL && status == WF_OK)
         status = wf_field_backward(ctx, field, batch->wt, grad, NULL);
-    WF_TRY(mean_loss(ctx, status, batch, loss));
-    return split != NULL && grad != NULL ? wf_split_gradient(ctx, split, grad) : WF_OK;
+    WF_TRY(summed);
+    return mean_loss(ctx, status, batch, loss);
 }

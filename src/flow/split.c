@@ -1,5 +1,8 @@
 #include "flow/split.h"
 
+#include "tensor/tape.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,36 +80,133 @@ done:
     return status;
 }
 
-/* start (room for params / WF_BUCKET + 2), filled: buckets of whole rows of the field's tensors;
- * returns how many. Vectors are whole. */
-static size_t cut_buckets(const wf_field *field, size_t *start) {
-    size_t n = 0;
-    start[0] = 0;
-    for (int i = 0; i < field->n_tensors; i++) {
-        const wf_field_tensor *tensor = &field->tensors[i];
-        size_t cols = (size_t)tensor->cols, rows = (size_t)tensor->rows, each = rows;
-        if (cols > 1 && each * cols > WF_BUCKET) each = WF_BUCKET / cols > 0 ? WF_BUCKET / cols : 1;
-        for (size_t r = 0; r < rows; r += each) {
-            size_t end = tensor->offset + (r + each < rows ? r + each : rows) * cols;
-            if (end - start[n] >= WF_BUCKET) start[++n] = end;
-        }
+/* The sum of a gradient over ranks, beside the backward pass where the field tells its stages. */
+typedef struct gradient_sum {
+    wf_ctx *ctx;
+    const wf_split *split;
+    const void *dv;
+    float *grad;
+    wf_status mine;
+    int stages, *stage; /* of each tensor */
+    wf_range *bucket;   /* [n_buckets] */
+    int *bucket_stage;  /* [n_buckets] */
+    size_t n_buckets;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int over;    /* stages that are complete */
+    bool broken; /* this rank has no gradient: it takes part, and nobody uses the sum */
+} gradient_sum;
+
+static void sum_free(gradient_sum *sum) {
+    free(sum->stage);
+    free(sum->bucket);
+    free(sum->bucket_stage);
+    pthread_cond_destroy(&sum->changed);
+    pthread_mutex_destroy(&sum->lock);
+}
+
+static void add_piece(gradient_sum *sum, wf_range piece, int stage) {
+    wf_range *last = sum->n_buckets > 0 ? &sum->bucket[sum->n_buckets - 1] : NULL;
+    bool joins = last != NULL && sum->bucket_stage[sum->n_buckets - 1] == stage &&
+                 last->last == piece.first && last->last - last->first < WF_BUCKET;
+    if (joins) {
+        last->last = piece.last;
+        return;
     }
-    if (start[n] < field->params) start[++n] = field->params;
-    return n;
+    sum->bucket[sum->n_buckets] = piece;
+    sum->bucket_stage[sum->n_buckets++] = stage;
 }
 
-static bool add_parts(void *split_, size_t first, size_t n, float *running, bool fresh) {
-    const wf_split *split = split_;
-    return split->field->kind->add(split->field, first, n, running, fresh);
+/* Buckets of whole rows of the field's tensors, by stage. Vectors are whole. */
+static void cut_buckets(gradient_sum *sum, const wf_field *field) {
+    for (int stage = 0; stage < sum->stages; stage++)
+        for (int i = 0; i < field->n_tensors; i++) {
+            const wf_field_tensor *tensor = &field->tensors[i];
+            size_t cols = (size_t)tensor->cols, rows = (size_t)tensor->rows, each = rows;
+            if (sum->stage[i] != stage) continue;
+            if (cols > 1 && rows * cols > WF_BUCKET)
+                each = WF_BUCKET / cols > 0 ? WF_BUCKET / cols : 1;
+            for (size_t r = 0; r < rows; r += each) {
+                size_t end = r + each < rows ? r + each : rows;
+                wf_range piece = {tensor->offset + r * cols, tensor->offset + end * cols};
+                add_piece(sum, piece, stage);
+            }
+        }
 }
 
-wf_status wf_split_gradient(wf_ctx *ctx, const wf_split *split, float *grad) {
-    size_t *start;
-    WF_TRY(
-        wf_alloc(ctx, split->field->params / WF_BUCKET + 2, sizeof *start, "a gradient", &start));
-    size_t buckets = cut_buckets(split->field, start);
-    wf_status status = wf_sum_in_order(ctx, grad, start, buckets, split->active, add_parts,
-                                       (void *)(uintptr_t)split);
-    free(start);
-    return status;
+static wf_status sum_prepare(gradient_sum *sum) {
+    const wf_field *field = sum->split->field;
+    /* A bucket begins at a tensor, or behind one that is full. */
+    size_t tensors = (size_t)field->n_tensors, most = tensors + field->params / WF_BUCKET + 1;
+    sum->stages = 1;
+    WF_TRY(wf_alloc(sum->ctx, tensors, sizeof(int), "a gradient", &sum->stage));
+    WF_TRY(wf_alloc(sum->ctx, most, sizeof(wf_range), "a gradient", &sum->bucket));
+    WF_TRY(wf_alloc(sum->ctx, most, sizeof(int), "a gradient", &sum->bucket_stage));
+    if (field->kind->tells_stages)
+        sum->stages =
+            wf_params_stages(field->tensors, field->n_tensors, WF_TAPE_STAGES, sum->stage);
+    cut_buckets(sum, field);
+    return WF_OK;
+}
+
+static void note(gradient_sum *sum, int over, bool broken) {
+    pthread_mutex_lock(&sum->lock);
+    sum->over = over;
+    sum->broken = broken;
+    pthread_cond_broadcast(&sum->changed);
+    pthread_mutex_unlock(&sum->lock);
+}
+
+static void stage_is_over(void *sum, int stage) { note(sum, stage + 1, false); }
+
+static void run_backward(void *sum_) {
+    gradient_sum *sum = sum_;
+    wf_field *field = sum->split->field;
+    if (field->kind->tells_stages)
+        field->stages = (wf_field_stages){sum->stages, sum->stage, stage_is_over, sum};
+    sum->mine = wf_field_backward(sum->ctx, field, sum->dv, sum->grad, NULL);
+    field->stages = (wf_field_stages){0};
+    note(sum, sum->stages, sum->mine != WF_OK);
+}
+
+static void wait_for_bucket(void *sum_, size_t bucket) {
+    gradient_sum *sum = sum_;
+    pthread_mutex_lock(&sum->lock);
+    while (sum->over <= sum->bucket_stage[bucket]) pthread_cond_wait(&sum->changed, &sum->lock);
+    pthread_mutex_unlock(&sum->lock);
+}
+
+static bool add_parts(void *sum_, size_t first, size_t n, float *running, bool fresh) {
+    gradient_sum *sum = sum_;
+    wf_field *field = sum->split->field;
+    pthread_mutex_lock(&sum->lock);
+    bool broken = sum->broken;
+    pthread_mutex_unlock(&sum->lock);
+    if (!broken) return field->kind->add(field, first, n, running, fresh);
+    if (fresh) memset(running, 0, n * sizeof *running);
+    return true;
+}
+
+wf_status wf_split_backward(wf_ctx *ctx, const wf_split *split, wf_status mine, const void *dv,
+                            float *grad, wf_status *summed) {
+    gradient_sum sum = {.ctx = ctx, .split = split, .dv = dv, .grad = grad, .mine = mine};
+    pthread_mutex_init(&sum.lock, NULL);
+    pthread_cond_init(&sum.changed, NULL);
+    sum.broken = mine != WF_OK;
+    *summed = sum_prepare(&sum);
+    if (*summed == WF_OK) {
+        bool works = mine == WF_OK && split->rank < split->active;
+        bool beside = works && split->field->kind->tells_stages;
+        if (works && !beside) run_backward(&sum);
+        *summed = wf_sum_in_order(ctx, &(wf_ordered_sum){.out = grad,
+                                                         .buckets = sum.bucket,
+                                                         .n_buckets = sum.n_buckets,
+                                                         .active = split->active,
+                                                         .add = add_parts,
+                                                         .wait_for = wait_for_bucket,
+                                                         .beside = beside ? run_backward : NULL,
+                                                         .user = &sum});
+    }
+    sum_free(&sum);
+    return sum.mine;
 }

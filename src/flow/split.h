@@ -28,7 +28,10 @@ wf_range wf_split_networks(const wf_split *split, int rank);
  * networks, of which every rank has its own. */
 wf_status wf_split_meet(wf_ctx *ctx, const wf_split *split, wf_status mine, uint32_t *flags,
                         double *loss);
-/* Partial gradients of all parts, added in order, to all ranks. */
-wf_status wf_split_gradient(wf_ctx *ctx, const wf_split *split, float *grad);
+/* Backward from dv (P) unless `mine` is a failure: this rank's status. grad = partial gradients of
+ * all parts, added in order, on all ranks, where all of them are well (wf_split_meet says so).
+ * summed: a failure of the sum, behind which no rank waits for another. */
+wf_status wf_split_backward(wf_ctx *ctx, const wf_split *split, wf_status mine, const void *dv,
+                            float *grad, wf_status *summed);
 
 #endif

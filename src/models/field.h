@@ -24,6 +24,17 @@ typedef struct wf_field_kind wf_field_kind;
 typedef struct wf_field_program wf_field_program;
 typedef struct wf_field_program_desc wf_field_program_desc;
 
+/* What a caller wants to know while a backward runs on the CPU. */
+typedef struct wf_field_stages {
+    int count;     /* 0: nothing */
+    const int *of; /* the stage of each tensor (wf_params_stages) */
+    /* The parts' gradients of this stage are complete, and `add` may add them while backward goes
+     * on. Called by any thread, in the order of the stages; not for all of them when backward
+     * fails. */
+    void (*over)(void *user, int stage);
+    void *user;
+} wf_field_stages;
+
 /* What every field has; a kind's own struct begins with it. */
 typedef struct wf_field {
     const wf_field_kind *kind;
@@ -31,9 +42,10 @@ typedef struct wf_field {
     size_t params;
     const wf_field_tensor *tensors; /* tile the flat array, in its order */
     int n_tensors;
-    int cond_size; /* numbers in a condition; 0: none */
-    bool folds;    /* takes first layers on their nodes (WF_GRAPH_FOLD_INPUT) */
-    uint64_t seed; /* of the initial parameters */
+    int cond_size;          /* numbers in a condition; 0: none */
+    bool folds;             /* takes first layers on their nodes (WF_GRAPH_FOLD_INPUT) */
+    uint64_t seed;          /* of the initial parameters */
+    wf_field_stages stages; /* set by the caller, for kinds with tells_stages */
 } wf_field;
 
 /* Most parts that a field cuts a batch into. */
@@ -87,6 +99,7 @@ struct wf_field_kind {
      * of memory. */
     int (*parts)(wf_field *field, const wf_batch *batch, int start[WF_FIELD_PARTS + 1]);
     bool (*add)(wf_field *field, size_t first, size_t n, float *running, bool fresh);
+    bool tells_stages; /* backward calls field->stages.over */
     /* Operations of the matrix products of the last forward with keep and its backward; may be
      * NULL. */
     double (*flops)(const wf_field *field);

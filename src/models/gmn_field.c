@@ -6,6 +6,7 @@
 #include "models/cuda/gmn_cuda.h"
 #include "models/gmn_part.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,12 @@ enum {
 static const double fourier_std = 3.0;
 enum { most_coef = 1024 }; /* of max_coef and kernel_2 .. kernel_4 in field.def */
 
+/* What the tape of a part tells of its stages. */
+typedef struct part_watch {
+    struct gmn_field *field;
+    const gmn_part *part;
+} part_watch;
+
 typedef struct gmn_field {
     wf_field base;
     gmn_layout layout;
@@ -26,6 +33,8 @@ typedef struct gmn_field {
     size_t *panel_offset;
     void *panels, *fourier;
     gmn_part parts[most_parts];
+    part_watch watches[most_parts];
+    atomic_int unfinished[WF_TAPE_STAGES]; /* parts of this rank, by stage */
     int n_parts;
     int first_part, last_part; /* those of the last forward */
     bool ready;                /* a forward with keep stands */
@@ -279,6 +288,35 @@ typedef struct backward_work {
     void *grad, *dw;
 } backward_work;
 
+static int stage_of(const void *watch_, const void *grad) {
+    const part_watch *watch = watch_;
+    const wf_field *base = &watch->field->base;
+    const char *first = watch->part->grad, *at = grad;
+    if (at < first) return -1;
+    int tensor =
+        wf_params_find(base->tensors, base->n_tensors, (size_t)(at - first) / watch->field->size);
+    return tensor < 0 ? -1 : base->stages.of[tensor];
+}
+
+/* The last part tells the caller. A part that is told of one stage has told of those before it, so
+ * the caller hears of them in their order. */
+static void stage_is_over(void *watch_, int stage) {
+    const part_watch *watch = watch_;
+    const wf_field_stages *stages = &watch->field->base.stages;
+    if (atomic_fetch_sub(&watch->field->unfinished[stage], 1) == 1)
+        stages->over(stages->user, stage);
+}
+
+static void watch_stages(gmn_field *field) {
+    int parts = field->last_part - field->first_part, count = field->base.stages.count;
+    for (int stage = 0; stage < count; stage++) atomic_store(&field->unfinished[stage], parts);
+    for (int p = field->first_part; p < field->last_part; p++) {
+        field->watches[p] = (part_watch){field, &field->parts[p]};
+        field->parts[p].tape.stages =
+            (wf_tape_stages){count, stage_of, stage_is_over, &field->watches[p]};
+    }
+}
+
 static void backward_chunk(void *arg, size_t chunk, int worker) {
     (void)worker;
     backward_work *work = arg;
@@ -313,6 +351,7 @@ static wf_status gmn_backward(wf_ctx *ctx, wf_field *base, const void *dv, void 
     field->ready = false;
     if (field->on_gpu) return wf__gmn_cuda_field_backward(ctx, &field->gpu, dv, grad, dw);
     backward_work work = {field, dv, grad, dw};
+    watch_stages(field);
     wf_parallel(ctx, (size_t)(field->last_part - field->first_part), backward_chunk, &work);
     WF_TRY(check_parts(ctx, field));
     if (field->last_part - field->first_part < field->n_parts) return WF_OK;
@@ -425,6 +464,7 @@ const wf_field_kind wf__field_gmn = {
     .backward = gmn_backward,
     .parts = gmn_parts,
     .add = gmn_add,
+    .tells_stages = true,
     .flops = gmn_flops,
     .bytes = gmn_bytes,
     .record = gmn_record};

@@ -47,6 +47,16 @@ int wf_params_stages(const wf_field_tensor *tensors, int count, int most, int *s
     return now + 1;
 }
 
+int wf_params_find(const wf_field_tensor *tensors, int count, size_t place) {
+    int first = 0, last = count; /* the last tensor that begins at it or before */
+    while (last - first > 1) {
+        int middle = (first + last) / 2;
+        if (tensors[middle].offset <= place) first = middle;
+        else last = middle;
+    }
+    return place < tensors[first].offset + tensor_size(&tensors[first]) ? first : -1;
+}
+
 static void put(wf_dtype dtype, void *out, size_t i, double value) {
     if (dtype == WF_F64) ((double *)out)[i] = value;
     else ((float *)out)[i] = (float)value;

@@ -54,6 +54,8 @@ void wf_params_init(const wf_field_tensor *tensors, int count, wf_dtype dtype, u
  * list alone, so equal on all ranks. stage (count); returns how many stages there are, `most` at
  * most. */
 int wf_params_stages(const wf_field_tensor *tensors, int count, int most, int *stage);
+/* The tensor that holds number `place` of the flat array; -1: none. */
+int wf_params_find(const wf_field_tensor *tensors, int count, size_t place);
 /* Deviates 0, 1 ... of a stream's address times std. */
 void wf_fill_normals(wf_dtype dtype, void *out, size_t count, const wf_rng *rng, double std);
 

@@ -6,6 +6,8 @@
 #include "base/mpi/mpi_ranks.h"
 #include "base/random.h"
 
+#include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 static wf_comm *comm;
@@ -87,18 +89,92 @@ static void sums_do_not_depend_on_the_ranks(void **state) {
     (void)state;
     int ranks = wf_ctx_ranks(ctx), rank = wf_ctx_rank(ctx);
     float *sum = malloc(numbers * sizeof *sum), *expected = malloc(numbers * sizeof *sum);
-    const size_t bucket[] = {0, 1, 70000, 70000, 135536, numbers};
+    const wf_range bucket[] = {
+        {70000, 70000}, {70000, 135536}, {0, 1}, {1, 70000}, {135536, numbers}};
     add_parts(&(partial){0, parts}, 0, numbers, expected, true);
     for (int active = 1; active <= ranks; active++) {
         partial own = {(int)wf_share_start(parts, rank < active ? rank : active, active),
                        (int)wf_share_start(parts, rank < active ? rank + 1 : active, active)};
         memset(sum, 0, numbers * sizeof *sum);
         if (ranks == 1) add_parts(&own, 0, numbers, sum, true);
-        else assert_ok(ctx, wf_sum_in_order(ctx, sum, bucket, 5, active, add_parts, &own));
+        else
+            assert_ok(ctx, wf_sum_in_order(ctx, &(wf_ordered_sum){.out = sum,
+                                                                  .buckets = bucket,
+                                                                  .n_buckets = 5,
+                                                                  .active = active,
+                                                                  .add = add_parts,
+                                                                  .user = &own}));
         assert_memory_equal(sum, expected, numbers * sizeof *sum);
     }
     free(sum);
     free(expected);
+}
+
+/* Work that makes the numbers of a bucket once those of the bucket before have been added. */
+enum { made_buckets = 4, made_each = 1000 };
+typedef struct made_work {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    float number[made_buckets * made_each];
+    size_t made, added;
+    bool too_late;
+} made_work;
+
+static void make_numbers(void *user) {
+    made_work *work = user;
+    struct timespec limit = {.tv_sec = time(NULL) + 20};
+    pthread_mutex_lock(&work->lock);
+    for (size_t b = 0; b < made_buckets; b++) {
+        while (work->added < b && !work->too_late)
+            work->too_late = pthread_cond_timedwait(&work->changed, &work->lock, &limit) != 0;
+        for (size_t i = b * made_each; i < (b + 1) * made_each; i++)
+            work->number[i] = number_of(wf_ctx_rank(ctx), i);
+        work->made = b + 1;
+        pthread_cond_broadcast(&work->changed);
+    }
+    pthread_mutex_unlock(&work->lock);
+}
+
+static void wait_for_numbers(void *user, size_t bucket) {
+    made_work *work = user;
+    pthread_mutex_lock(&work->lock);
+    while (work->made <= bucket) pthread_cond_wait(&work->changed, &work->lock);
+    pthread_mutex_unlock(&work->lock);
+}
+
+static bool add_made(void *user, size_t first, size_t n, float *running, bool fresh) {
+    made_work *work = user;
+    pthread_mutex_lock(&work->lock);
+    for (size_t i = 0; i < n; i++)
+        running[i] = fresh ? work->number[first + i] : running[i] + work->number[first + i];
+    work->added++;
+    pthread_cond_broadcast(&work->changed);
+    pthread_mutex_unlock(&work->lock);
+    return true;
+}
+
+static void a_sum_runs_beside_what_makes_its_numbers(void **state) {
+    (void)state;
+    if (wf_ctx_ranks(ctx) == 1) skip();
+    static made_work work = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0, 0, false};
+    float sum[made_buckets * made_each];
+    wf_range bucket[made_buckets];
+    for (size_t b = 0; b < made_buckets; b++)
+        bucket[b] = (wf_range){b * made_each, (b + 1) * made_each};
+    assert_ok(ctx, wf_sum_in_order(ctx, &(wf_ordered_sum){.out = sum,
+                                                          .buckets = bucket,
+                                                          .n_buckets = made_buckets,
+                                                          .active = wf_ctx_ranks(ctx),
+                                                          .add = add_made,
+                                                          .wait_for = wait_for_numbers,
+                                                          .beside = make_numbers,
+                                                          .user = &work}));
+    assert_false(work.too_late);
+    for (size_t i = 0; i < made_buckets * made_each; i++) {
+        float expected = number_of(0, i);
+        for (int r = 1; r < wf_ctx_ranks(ctx); r++) expected += number_of(r, i);
+        assert_memory_equal(&sum[i], &expected, sizeof expected);
+    }
 }
 
 static void failures_are_shared(void **state) {
@@ -193,6 +269,7 @@ int main(void) {
         cmocka_unit_test(rows_reach_everybody),
         cmocka_unit_test(rank_0_decides),
         cmocka_unit_test(sums_do_not_depend_on_the_ranks),
+        cmocka_unit_test(a_sum_runs_beside_what_makes_its_numbers),
         cmocka_unit_test(failures_are_shared),
         cmocka_unit_test(different_texts_are_found),
         cmocka_unit_test(rank_0_writes_files),

@@ -1,5 +1,6 @@
 /* The GMN velocity field as a whole: counts, gradients, equivariance, batches, memory, threads. */
 #include "field_case.h"
+#include "tensor/tape.h"
 #include "ctx_fixture.h"
 #include "weft/bench.h"
 
@@ -303,6 +304,77 @@ static void test_threads_and_keep(void **state) {
     }
 }
 
+/* What a backward of some parts tells: behind a stage the parts' gradients of its tensors are those
+ * at the end. */
+typedef struct told_stages {
+    const field_case *c;
+    int stage[512]; /* of each tensor */
+    int told;
+    float *then[WF_TAPE_STAGES]; /* the sum of the parts behind each stage */
+} told_stages;
+
+static float *sum_of_parts(const field_case *c) {
+    float *sum = calloc(c->field->params, sizeof *sum);
+    assert_true(c->field->kind->add(c->field, 0, c->field->params, sum, true));
+    return sum;
+}
+
+static void stage_told(void *user, int stage) {
+    told_stages *told = user;
+    if (stage == told->told && stage < WF_TAPE_STAGES) told->then[stage] = sum_of_parts(told->c);
+    told->told++;
+}
+
+static void check_told(const told_stages *told) {
+    const wf_field *field = told->c->field;
+    float *end = sum_of_parts(told->c);
+    for (int s = 0; s < WF_TAPE_STAGES; s++) {
+        bool whole = memcmp(told->then[s], end, field->params * sizeof *end) == 0;
+        assert_int_equal(whole, s == WF_TAPE_STAGES - 1);
+        for (int k = 0; k < field->n_tensors; k++) {
+            const wf_field_tensor *tensor = &field->tensors[k];
+            size_t count = (size_t)tensor->rows * (size_t)tensor->cols;
+            if (told->stage[k] <= s)
+                assert_memory_equal(told->then[s] + tensor->offset, end + tensor->offset,
+                                    count * sizeof *end);
+        }
+        free(told->then[s]);
+    }
+    free(end);
+}
+
+static void test_stages(void **state) {
+    (void)state;
+    const char *archs[41] = {NULL};
+    for (int k = 0; k < 40; k++) archs[k] = k % 3 ? "5-9-4" : "2-16-3";
+    for (int run = 0; run < 4; run++) {
+        wf_field_desc desc = small(run % 2);
+        desc.blocks = 4;
+        setenv("WEFT_TEST_THREADS", run < 2 ? "1" : "3", 1);
+        field_case c = case_open(desc, WF_F32, archs);
+        told_stages told = {.c = &c};
+        int start[WF_FIELD_PARTS + 1], parts = c.field->kind->parts(c.field, &c.batch, start);
+        wf_field_input input = {.batch = &c.batch,
+                                .w = c.w,
+                                .t = c.t,
+                                .keep = true,
+                                .first_part = 1,
+                                .last_part = parts};
+        assert_true(parts > 2 && c.field->n_tensors <= 512);
+        int stages =
+            wf_params_stages(c.field->tensors, c.field->n_tensors, WF_TAPE_STAGES, told.stage);
+        assert_int_equal(stages, WF_TAPE_STAGES);
+        c.field->stages = (wf_field_stages){stages, told.stage, stage_told, &told};
+        assert_ok(c.ctx, wf_field_forward(c.ctx, c.field, c.params, &input, c.v));
+        assert_ok(c.ctx, wf_field_backward(c.ctx, c.field, c.dv, c.grad, NULL));
+        assert_int_equal(told.told, WF_TAPE_STAGES);
+        check_told(&told);
+        c.field->stages = (wf_field_stages){0};
+        case_close(&c);
+    }
+    unsetenv("WEFT_TEST_THREADS");
+}
+
 /* A dropped condition is the learned null: the values given do not matter, and others do. */
 static void test_null_condition(void **state) {
     (void)state;
@@ -474,6 +546,7 @@ int main(void) {
         cmocka_unit_test(test_equivariance),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_threads_and_keep),
+        cmocka_unit_test(test_stages),
         cmocka_unit_test(test_null_condition),
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_bad_input),

@@ -23,8 +23,8 @@ bool wf__mpi_gather(wf_comm *comm, void *bytes, const size_t *start);
  * above. */
 bool wf__mpi_device_sum(wf_comm *comm, void *numbers, size_t n, bool doubles);
 bool wf__mpi_device_gather(wf_comm *comm, void *bytes, const size_t *start);
-bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, const size_t *start,
-                          size_t buckets, int active, wf_add_numbers *add, void *user);
+/* comm->running has room for all numbers. */
+bool wf__mpi_sum_in_order(wf_comm *comm, const wf_ordered_sum *sum);
 
 /* Did a launcher start this process as one of several? From the environment; WEFT_MPI=on|off
  * overrides it. */

@@ -45,9 +45,7 @@ bool wf__mpi_device_gather(wf_comm *comm, void *bytes, const size_t *start) {
     return false;
 }
 
-bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, const size_t *start,
-                          size_t buckets, int active, wf_add_numbers *add, void *user) {
-    (void)comm, (void)out, (void)running, (void)start, (void)buckets, (void)active, (void)add;
-    (void)user;
+bool wf__mpi_sum_in_order(wf_comm *comm, const wf_ordered_sum *sum) {
+    (void)comm, (void)sum;
     return false;
 }

@@ -427,54 +427,62 @@ bool wf__mpi_device_sum(wf_comm *comm, void *numbers, size_t n, bool doubles) {
 }
 
 /* The operations of one ordered sum, bucket by bucket. */
-typedef struct ordered_sum {
+typedef struct sum_requests {
     wf_comm *comm;
-    float *out, *running;
-    const size_t *start;
-    size_t buckets;
-    int active;
+    const wf_ordered_sum *sum;
     MPI_Request *receives, *sends, *results; /* [buckets] each */
-} ordered_sum;
+} sum_requests;
 
-static int bucket_size(const ordered_sum *s, size_t b) {
-    return (int)(s->start[b + 1] - s->start[b]);
+static int bucket_size(const sum_requests *s, size_t b) {
+    return (int)(s->sum->buckets[b].last - s->sum->buckets[b].first);
 }
 
-static void post_receives(ordered_sum *s) {
+static float *bucket_in(const sum_requests *s, float *numbers, size_t b) {
+    return numbers + s->sum->buckets[b].first;
+}
+
+static void post_receives(sum_requests *s) {
+    wf_comm *comm = s->comm;
+    size_t buckets = s->sum->n_buckets;
+    for (size_t b = 0; b < 3 * buckets; b++) s->receives[b] = MPI_REQUEST_NULL;
+    if (comm->rank == 0 || comm->rank >= s->sum->active) return;
+    pthread_mutex_lock(&comm->mpi->lock);
+    for (size_t b = 0; b < buckets; b++)
+        MPI_Irecv(bucket_in(s, comm->running, b), bucket_size(s, b), MPI_FLOAT, comm->rank - 1,
+                  (int)(b % 32768), comm->mpi->work, &s->receives[b]);
+    pthread_mutex_unlock(&comm->mpi->lock);
+}
+
+/* This rank's numbers join bucket b. */
+static bool add_own(sum_requests *s, size_t b) {
+    const wf_ordered_sum *sum = s->sum;
     int rank = s->comm->rank;
-    wf_mpi *mpi = s->comm->mpi;
-    for (size_t b = 0; b < 3 * s->buckets; b++) s->receives[b] = MPI_REQUEST_NULL;
-    if (rank == 0 || rank >= s->active) return;
-    pthread_mutex_lock(&mpi->lock);
-    for (size_t b = 0; b < s->buckets; b++)
-        MPI_Irecv(s->running + s->start[b], bucket_size(s, b), MPI_FLOAT, rank - 1,
-                  (int)(b % 32768), mpi->work, &s->receives[b]);
-    pthread_mutex_unlock(&mpi->lock);
-}
-
-/* This rank's numbers join bucket b; the sum goes to the next rank, from the last one to all. */
-static bool pass_bucket(ordered_sum *s, size_t b, wf_add_numbers *add, void *user) {
-    wf_mpi *mpi = s->comm->mpi;
-    int rank = s->comm->rank, n = bucket_size(s, b);
-    size_t first = s->start[b];
-    bool last = rank == s->active - 1;
-    if (rank < s->active) {
-        if (rank > 0 && !wait_all(s->comm, &s->receives[b], 1)) return false;
-        if (!add(user, first, (size_t)n, s->running + first, rank == 0)) return false;
-        if (last) memcpy(s->out + first, s->running + first, (size_t)n * sizeof(float));
-    }
-    pthread_mutex_lock(&mpi->lock);
-    if (rank < s->active - 1)
-        MPI_Isend(s->running + first, n, MPI_FLOAT, rank + 1, (int)(b % 32768), mpi->work,
-                  &s->sends[b]);
-    MPI_Ibcast(s->out + first, n, MPI_FLOAT, s->active - 1, mpi->work, &s->results[b]);
-    pthread_mutex_unlock(&mpi->lock);
+    size_t first = sum->buckets[b].first, n = (size_t)bucket_size(s, b);
+    float *running = bucket_in(s, s->comm->running, b);
+    if (sum->beside != NULL) sum->wait_for(sum->user, b); /* costs no core, unlike wait_all */
+    if (rank > 0 && !wait_all(s->comm, &s->receives[b], 1)) return false;
+    if (!sum->add(sum->user, first, n, running, rank == 0)) return false;
+    if (rank == sum->active - 1) memcpy(bucket_in(s, sum->out, b), running, n * sizeof(float));
     return true;
 }
 
-static void cancel_receives(ordered_sum *s) {
+/* The sum of bucket b goes to the next rank, from the last one to all. */
+static bool pass_bucket(sum_requests *s, size_t b) {
+    wf_comm *comm = s->comm;
+    int last = s->sum->active - 1, n = bucket_size(s, b);
+    if (comm->rank <= last && !add_own(s, b)) return false;
+    pthread_mutex_lock(&comm->mpi->lock);
+    if (comm->rank < last)
+        MPI_Isend(bucket_in(s, comm->running, b), n, MPI_FLOAT, comm->rank + 1, (int)(b % 32768),
+                  comm->mpi->work, &s->sends[b]);
+    MPI_Ibcast(bucket_in(s, s->sum->out, b), n, MPI_FLOAT, last, comm->mpi->work, &s->results[b]);
+    pthread_mutex_unlock(&comm->mpi->lock);
+    return true;
+}
+
+static void cancel_receives(sum_requests *s) {
     pthread_mutex_lock(&s->comm->mpi->lock);
-    for (size_t b = 0; b < s->buckets; b++)
+    for (size_t b = 0; b < s->sum->n_buckets; b++)
         if (s->receives[b] != MPI_REQUEST_NULL) {
             MPI_Cancel(&s->receives[b]);
             MPI_Request_free(&s->receives[b]);
@@ -482,23 +490,18 @@ static void cancel_receives(ordered_sum *s) {
     pthread_mutex_unlock(&s->comm->mpi->lock);
 }
 
-bool wf__mpi_sum_in_order(wf_comm *comm, float *out, float *running, const size_t *start,
-                          size_t buckets, int active, wf_add_numbers *add, void *user) {
+bool wf__mpi_sum_in_order(wf_comm *comm, const wf_ordered_sum *sum) {
+    size_t buckets = sum->n_buckets;
     if (atomic_load(&comm->failed) != 0) return false;
-    ordered_sum s = {.comm = comm,
-                     .out = out,
-                     .running = running,
-                     .start = start,
-                     .buckets = buckets,
-                     .active = active};
-    s.receives = malloc((3 * s.buckets + 1) * sizeof(MPI_Request));
+    sum_requests s = {.comm = comm, .sum = sum};
+    s.receives = malloc((3 * buckets + 1) * sizeof(MPI_Request));
     if (s.receives == NULL) return false;
-    s.sends = s.receives + s.buckets;
-    s.results = s.sends + s.buckets;
+    s.sends = s.receives + buckets;
+    s.results = s.sends + buckets;
     post_receives(&s);
     bool done = true;
-    for (size_t b = 0; b < s.buckets && done; b++) done = pass_bucket(&s, b, add, user);
-    if (done) done = wait_all(comm, s.receives, (int)(3 * s.buckets));
+    for (size_t b = 0; b < buckets && done; b++) done = pass_bucket(&s, b);
+    if (done) done = wait_all(comm, s.receives, (int)(3 * buckets));
     if (!done) cancel_receives(&s);
     free(s.receives);
     return done;

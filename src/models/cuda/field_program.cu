@@ -58,18 +58,10 @@ struct stage_capture {
 
 int stage_of(const void *user, const void *grad) {
     const recorded_program *program = ((const stage_capture *)user)->program;
-    const wf_field_tensor *tensors = program->tensors;
     if (grad < program->grad) return -1;
     size_t place = (size_t)((const float *)grad - program->grad);
-    int first = 0, last = program->n_tensors; /* the last tensor that begins at it or before */
-    while (last - first > 1) {
-        int middle = (first + last) / 2;
-        if (tensors[middle].offset <= place) first = middle;
-        else last = middle;
-    }
-    size_t behind = tensors[first].offset;
-    behind += (size_t)tensors[first].rows * (size_t)tensors[first].cols;
-    return place < behind ? program->stage_of[first] : -1;
+    int tensor = wf_params_find(program->tensors, program->n_tensors, place);
+    return tensor < 0 ? -1 : program->stage_of[tensor];
 }
 
 /* One graph ends and the next one begins. */

@@ -175,12 +175,13 @@ __device__ inline void gated(fragment (&d)[4], uint32_t de, uint32_t modulation)
     }
 }
 
-/* All columns of a tile: deb (halved); dx, y and eb for the weights group. */
+/* All columns of a tile: deb (halved); dx, y and eb for the weights group. dx of the first piece is
+ * loaded again: ptxas 13.0 would compute it anew from accumulators that then hold the second. */
 template <int Stage, bool Message>
 __device__ inline void backward_tile(back<Message> m, backward_state &own, const fragment (&e)[4],
                                      float (&deb)[8][4], uint32_t slot, uint32_t eb_to) {
     using at = back<Message>;
-    fragment eb[4], d[4], dx[2][4];
+    fragment eb[4], d[4], dx[4];
     uint32_t handed = m.slot(own.group, 0) + at::dx;
     modulate(eb, e, slot + at::modulation);
     if (!Message) gated(d, slot + at::de, slot + at::modulation);
@@ -203,18 +204,23 @@ __device__ inline void backward_tile(back<Message> m, backward_state &own, const
         }
         products_wait<0>();
         settle(x), settle(g);
-        backward_units<Stage, Message>(y, dx[piece], x, g);
+        backward_units<Stage, Message>(y, dx, x, g);
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             uint32_t to = handed + (uint32_t)(piece * tile_bytes);
-            store_fragment(fragment_at(to, s), dx[piece][s]);
+            store_fragment(fragment_at(to, s), dx[s]);
             if (!Message) store_fragment(fragment_at(to + 2 * tile_bytes, s), y[s]);
         }
     }
+    fragment first[4];
+    __syncwarp();
+#pragma unroll
+    for (int s = 0; s < 4; s++) first[s] = load_fragment(fragment_at(handed, s));
     products_begin();
 #pragma unroll
     for (int s = 0; s < 8; s++) /* both pieces of w1 are one column of tiles */
-        product<bf16, true>(deb, dx[s / 4][s % 4], columns(region(m.base), at::w1, s), s > 0);
+        product<bf16, true>(deb, s < 4 ? first[s] : dx[s - 4], columns(region(m.base), at::w1, s),
+                            s > 0);
     products_commit();
     publish();
     arrive(m.ready(own.group));

@@ -8,6 +8,10 @@
 A role is what follows a USETMAXREG. Its tile loop is the shortest loop with all of its HGMMA. Each
 warp of a group runs it once for a tile, so a count stands for 16 edges. Waiting loops behind the
 kernel are not counted, and branches inside count as if both sides ran. Nothing is measured.
+
+Ends with 1 where, in any kernel, a batch multiplies the same registers twice into one accumulator:
+no kernel says so. ptxas 13.0 did it where left operands had been made from accumulators of an
+earlier batch: it made them anew, from what later products had left in these registers.
 """
 import re
 import sys
@@ -53,6 +57,19 @@ def roles(lines):
         yield int(re.search(r"0x([0-9a-f]+)", lines[start][1]).group(1), 16), start, end
 
 
+def repeated_operands(lines):
+    """Products of a batch whose left operand was multiplied into the same accumulator before."""
+    seen = set()
+    for op, rest in lines:
+        if op.startswith("WARPGROUP.ARRIVE"):
+            seen = set()
+        found = re.match(r"\s*R(\d+), R(\d+), gdesc", rest) if op.startswith("HGMMA") else None
+        if found and found.groups() in seen:
+            yield "%s%s" % (op, rest.split(";")[0])
+        if found:
+            seen.add(found.groups())
+
+
 def classify(op):
     for name, pattern in CLASSES:
         if re.match(r"(?:%s)\b" % pattern, op):
@@ -62,6 +79,8 @@ def classify(op):
 
 def kernel_name(mangled):
     found = re.search(r"(forward|backward)_kernelILi(\d)E(?:Lb(\d))?", mangled)
+    if not found:  # not of the benchmark: nothing is counted
+        return mangled
     kind, number, message = found.groups()
     return {"forward": "F", "0": "Z", "1": "M"}[message if kind == "backward" else kind] + number
 
@@ -71,8 +90,12 @@ def main():
     head = ["stage", "role's registers", "highest used", "all"] + names + ["HGMMA"]
     print("| " + " | ".join(head) + " |")
     print("|" + " --- |" * (len(names) + 5))
-    rows = []
+    rows, wrong = [], []
     for mangled, lines, labels in functions(sys.stdin.read()):
+        name = kernel_name(mangled)
+        wrong += ["%s: %s" % (name, line) for line in repeated_operands(lines)]
+        if name == mangled:
+            continue
         all_loops = list(loops(lines, labels))
         for registers, first, last in roles(lines):
             products = [k for k in range(first, last) if lines[k][0].startswith("HGMMA")]
@@ -86,10 +109,13 @@ def main():
                 counts[classify(op)] += 1
             used = max(int(r) for _, rest in lines[first:last]
                        for r in re.findall(r"\bR(\d+)\b", rest))
-            rows.append([kernel_name(mangled), registers, used, b - a] +
+            rows.append([name, registers, used, b - a] +
                         [counts[n] for n in names] + [len(products)])
     for row in sorted(rows, key=lambda r: ("FZM".index(r[0][0]), r[0], -r[1])):
         print("| " + " | ".join(map(str, row)) + " |")
+    for line in wrong:
+        print("the same left operand twice in a batch: " + line, file=sys.stderr)
+    return 1 if wrong else 0
 
 
-main()
+sys.exit(main())

@@ -195,6 +195,30 @@ static void test_lean_nodes(void **state) {
     }
 }
 
+/* Edges that carry kernels of several sizes, in the recipe's widths too; last the network of
+ * recipes/cifar10.conf. */
+static void test_kernels(void **state) {
+    (void)state;
+    if (!wf_cuda_available()) skip("no GPU");
+    static const char *const kernels[] = {"2x6x6 conv3k5 conv4k1 pool3 conv3 linear2",
+                                          "1x4x4 conv2 conv3k5 pool linear2", NULL};
+    static const char *const paper[] = {"3x32x32 conv16 pool conv32 pool conv48 gap linear10",
+                                        "3x32x32 conv16 pool conv32 pool conv48 gap linear10",
+                                        NULL};
+    for (int width = 0; width < 3; width++) {
+        wf_field_desc desc = small(0, 0);
+        if (width > 0) desc.edge = 64 * width, desc.node = width == 1 ? 64 : 256;
+        desc.blocks = 2;
+        desc.encoder = width == 0 ? WF_ENCODER_SINE : WF_ENCODER_SCALAR;
+        desc.activation = width == 1 ? WF_FIELD_ACT_SILU : WF_FIELD_ACT_GELU;
+        desc.max_coef = 25, desc.kernel_2 = 9, desc.kernel_3 = 4;
+        check_field(desc, "kernels", kernels, WF_F64);
+        desc.max_coef = 9, desc.kernel_2 = desc.kernel_3 = 0;
+        if (width > 0 && getenv("WEFT_CUDA_SMALL") == NULL)
+            check_field(desc, "paper", paper, WF_F32);
+    }
+}
+
 /* Rows of nodes enough for wide products. */
 static void test_many_nodes(void **state) {
     (void)state;
@@ -485,14 +509,14 @@ static void test_absent(void **state) {
 
 static int run_group(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_cpu),     cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_many_nodes),      cmocka_unit_test(test_large),
-        cmocka_unit_test(test_equivariance),    cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_row_counts),      cmocka_unit_test(test_split_chains),
-        cmocka_unit_test(test_replays),         cmocka_unit_test(test_wide_nodes),
-        cmocka_unit_test(test_many_wide_nodes), cmocka_unit_test(test_training),
-        cmocka_unit_test(test_stages),          cmocka_unit_test(test_lean_nodes),
-        cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_against_cpu),  cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_kernels),      cmocka_unit_test(test_many_nodes),
+        cmocka_unit_test(test_large),        cmocka_unit_test(test_equivariance),
+        cmocka_unit_test(test_equal_bits),   cmocka_unit_test(test_row_counts),
+        cmocka_unit_test(test_split_chains), cmocka_unit_test(test_replays),
+        cmocka_unit_test(test_wide_nodes),   cmocka_unit_test(test_many_wide_nodes),
+        cmocka_unit_test(test_training),     cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_lean_nodes),   cmocka_unit_test(test_absent),
     };
     return run_chosen(tests, NULL, NULL);
 }

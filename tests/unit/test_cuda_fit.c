@@ -41,8 +41,10 @@ typedef struct bench {
     int n;
 } bench;
 
-static void bench_open(bench *b, int n) {
-    static const char *const archs[] = {"3-4-2", "2-33-3-2", "3-4-2"};
+static const char *const dense[] = {"3-4-2", "2-33-3-2", "3-4-2"};
+static const char *const convs[] = {"1x6x6 conv5 pool conv4k1 gap linear2"};
+
+static void bench_open(bench *b, const char *const *archs, int n) {
     *b = (bench){.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA), .n = n};
     for (int i = 0; i < n; i++) {
         b->zoos[i] = make_zoo(b->cpu, archs[i], 11 + (size_t)i, (uint32_t)i);
@@ -111,10 +113,11 @@ static void close_engine(wf_fit_cuda *engine, wf_trainer *tr) {
     wf_training_set_free(&tr->set);
 }
 
-static void compare_draws(int sources, wf_fit_desc fit) {
+static void compare_draws(const char *const *archs, int sources, wf_fit_desc fit) {
     bench b;
-    bench_open(&b, sources);
+    bench_open(&b, archs, sources);
     wf_field_desc field = plain_field(sources > 1 ? 2 : 0); /* draws do not depend on it */
+    field.max_coef = archs == convs ? 9 : 1;
     wf_trainer tr;
     wf_fit_cuda *engine = open_engine(&b, &field, &fit, &tr);
     wf_draw draw;
@@ -155,25 +158,25 @@ static void test_draws(void **state) {
     if (!wf_cuda_available()) skip("no GPU");
     wf_fit_desc fit = short_fit();
     fit.coupling = WF_COUPLING_INDEPENDENT;
-    compare_draws(1, fit);
+    compare_draws(dense, 1, fit);
     fit.precondition = false;
     fit.time_law = WF_TIME_LOGIT_NORMAL;
     fit.source_std = 1.5;
-    compare_draws(1, fit);
+    compare_draws(dense, 1, fit);
     fit.time_law = WF_TIME_LATE;
-    compare_draws(1, fit);
+    compare_draws(dense, 1, fit);
     fit = short_fit();
     fit.coupling = WF_COUPLING_INDEPENDENT;
     fit.path_noise = 0.25;
     fit.noise_table = 5;
-    compare_draws(3, fit);
+    compare_draws(dense, 3, fit);
     fit.principal = true;
-    compare_draws(3, fit);
+    compare_draws(dense, 3, fit);
     fit.principal = false;
     fit.relabel = true;
-    compare_draws(3, fit);
+    compare_draws(dense, 3, fit);
     fit.epochs = true;
-    compare_draws(1, fit);
+    compare_draws(dense, 1, fit);
 }
 
 static void matched_draws_have_the_same_bits(void **state) {
@@ -181,11 +184,12 @@ static void matched_draws_have_the_same_bits(void **state) {
     if (!wf_cuda_available()) skip("no GPU");
     for (int host = 0; host < 2; host++) {
         match_on_host(host);
-        compare_draws(1, short_fit());
-        compare_draws(3, short_fit());
+        compare_draws(dense, 1, short_fit());
+        compare_draws(dense, 3, short_fit());
         wf_fit_desc fit = short_fit();
         fit.principal = true;
-        compare_draws(1, fit);
+        compare_draws(dense, 1, fit);
+        compare_draws(convs, 1, fit);
     }
     match_on_host(false);
 }
@@ -271,9 +275,10 @@ static void show_tensors(const wf_flow *a, const wf_flow *b) {
     }
 }
 
-static void twenty_updates(const char *what, int sources, wf_field_desc field, wf_fit_desc fit) {
+static void twenty_updates(const char *what, const char *const *archs, int sources,
+                           wf_field_desc field, wf_fit_desc fit) {
     bench b;
-    bench_open(&b, sources);
+    bench_open(&b, archs, sources);
     remove_run("cpu"), remove_run("gpu");
     wf_flow *cpu, *gpu;
     assert_ok(b.cpu, bench_fit(&b, false, &field, &fit, "cpu", &cpu));
@@ -304,24 +309,29 @@ static void twenty_updates_agree(void **state) {
         wf_fit_desc fit = short_fit();
         fit.optimizer = WF_OPT_ADAMW;
         fit.coupling = WF_COUPLING_INDEPENDENT;
-        twenty_updates("adamw", 1, field, fit);
+        twenty_updates("adamw", dense, 1, field, fit);
         fit.weight_decay = 0.1;
         fit.ema = 0;
         fit.clip = 0;
         fit.warmup = 5;
         fit.precondition = false;
-        twenty_updates("adamw, decay, warm-up, neither EMA nor clip", 1, field, fit);
-        twenty_updates("muon, matched", 1, field, short_fit());
+        twenty_updates("adamw, decay, warm-up, neither EMA nor clip", dense, 1, field, fit);
+        twenty_updates("muon, matched", dense, 1, field, short_fit());
         fit = short_fit();
         fit.kept = WF_KEPT_BEST;
         fit.weight_decay = 0.1;
         fit.cond_drop = 0.3;
         fit.path_noise = 0.1;
-        twenty_updates("muon, best, three sources", 3, odd_field((wf_layout)layout, 2), fit);
+        twenty_updates("muon, best, three sources", dense, 3, odd_field((wf_layout)layout, 2), fit);
         fit.principal = true;
         fit.loss_by = WF_LOSS_BY_LAYERS;
-        twenty_updates("the same along principal axes, by layers", 3,
+        twenty_updates("the same along principal axes, by layers", dense, 3,
                        odd_field((wf_layout)layout, 2), fit);
+        field.max_coef = 9;
+        fit = short_fit();
+        fit.principal = true;
+        fit.loss_by = WF_LOSS_BY_LAYERS;
+        twenty_updates("kernels, matched, along principal axes, by layers", convs, 1, field, fit);
     }
 }
 
@@ -330,7 +340,7 @@ static void reruns_and_resumed_runs_have_the_same_bits(void **state) {
     if (!wf_cuda_available()) skip("no GPU");
     for (int fast = 0; fast < 2; fast++) {
         bench b;
-        bench_open(&b, 3);
+        bench_open(&b, dense, 3);
         wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 2);
         wf_fit_desc fit = short_fit();
         fit.precision = fast ? WF_PRECISION_BF16 : WF_PRECISION_FP32;
@@ -364,7 +374,7 @@ static void a_run_may_change_device(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     bench b;
-    bench_open(&b, 1);
+    bench_open(&b, dense, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
     wf_flow *whole;
     wf_fit_desc fit = short_fit();
@@ -389,7 +399,7 @@ static void divergence_is_found(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     bench b;
-    bench_open(&b, 1);
+    bench_open(&b, dense, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
     wf_fit_desc fit = short_fit();
     fit.optimizer = WF_OPT_ADAMW;
@@ -413,7 +423,7 @@ static void an_interrupted_run_goes_on(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     bench b;
-    bench_open(&b, 1);
+    bench_open(&b, dense, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
     wf_fit_desc fit = short_fit();
     fit.updates = fit.schedule_updates = 3000;
@@ -443,7 +453,7 @@ static void bf16_stays_near(void **state) {
     (void)state;
     if (!wf_cuda_available()) skip("no GPU");
     bench b;
-    bench_open(&b, 1);
+    bench_open(&b, dense, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
     field.node = 32, field.edge = 64, field.time = 32;
     wf_fit_desc fit = short_fit();
@@ -463,7 +473,7 @@ static void bf16_stays_near(void **state) {
 static void bf16_is_refused_on_the_cpu(void **state) {
     (void)state;
     bench b;
-    bench_open(&b, 1);
+    bench_open(&b, dense, 1);
     wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 0);
     wf_fit_desc fit = short_fit();
     fit.precision = WF_PRECISION_BF16;

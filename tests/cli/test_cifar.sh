@@ -45,17 +45,31 @@ check archive python3 -c '
 import json
 a, b = json.load(open("folder.json")), json.load(open("archive.json"))
 assert a["fingerprint"] == b["fingerprint"] and a["image"] == [3, 32, 32]'
-# The whole experiment on 240 images: batches of two folders, one of them packed; again, it is done.
+# The whole experiment on 240 images: a batch comes first, packed, in a folder of its own; stopped, it goes on; again, it is done.
 mkdir pair
 gzip -c "$data/data_batch_2.bin" >pair/data_batch_2.bin.gz
 bench() {
-    env DEVICE=cpu WEFT="$weft" OUT="$scratch/bench" IMAGES=40 COUNT=4 HELD=2 EPOCHS=1 UPDATES=3 SAMPLES=2 TIMED=2 SETTINGS="train.batch=2 \
-        model.blocks=1 model.node=8 model.edge=8 model.time=8 train.weights=ema sample.steps=4" "$root/bench/experiments.sh" cifar10 "$@"
+    env DEVICE=cpu WEFT="$weft" OUT="$scratch/bench" IMAGES=40 COUNT=6 HELD=2 EPOCHS=1 UPDATES=3 SAMPLES=2 TIMED=2 TRAINED=1 CURVE="3 5" \
+        PARTS="refine widths curve paper" SETTINGS="train.batch=2 model.blocks=1 model.node=8 model.edge=8 model.time=8 train.weights=ema \
+        train.principal=no train.log_every=1 sample.steps=4" "$root/bench/experiments.sh" cifar10 "$@"
 }
-expect bench 0 "refined 0.3,10" bench pair "$WEFT_DATA/cifar-10"
+late() { BUDGET=4 bench "$@"; } # nothing begins in the last five seconds
+timed() { SECONDS_FOR_NETWORKS=1000 bench "$@"; }
+expect bench-data 0 "1 batches" bench data pair
+expect bench-late 75 "the same command goes on" late "$WEFT_DATA/cifar-10"
+expect bench 0 "refined 0.3,10" timed "$WEFT_DATA/cifar-10"
 check bench-rate grep -q "networks of 1 epochs a second" out
 check bench-table grep -q "gmn-refined" out
-expect bench-again 0 "refined 0.3,10" bench pair
+check bench-widths grep -q "width 1.5, trained: [0-9.]* +- [0-9.]* %" out
+check bench-curve grep -q "networks 5, refined: JWS 0[.0-9]*" out
+for table in refine:7 widths:9 curve:4 paper:1; do
+    check "bench-${table%:*}" python3 -c '
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert len(rows) == int(sys.argv[2]), rows' "bench/tables/${table%:*}.jsonl" "${table#*:}"
+done
+expect bench-again 0 "done" bench pair
+check bench-goes-on test "$(wc -l <out)" -le 3
 rm -r "$scratch/bench"
 expect bench-missing 3 "data_batch_1.bin is in none of: pair" bench pair
 finish

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import weft
@@ -38,7 +41,7 @@ def test_however_it_is_given(tmp_path, data):
     assert data_of("moons").classes == 2
     assert data_of({"name": "spirals", "rows": 30}).inputs == 2
     assert len(data_of((X, Y), train=True).y_train) == 48
-    assert len(data_of((X, Y, X[:6], Y[:6])).y_test) == 6
+    assert len(data_of((X, Y, X[:6], Y[:6])).y_test) == 6 == len(data_of([X[:6], Y[:6]]).y_test)
     table = tmp_path / "table.csv"
     table.write_text("a,b,label\n" + "\n".join(f"{i},{i % 5},{'xy'[i % 2]}" for i in range(40)))
     assert data_of(str(table)).about["class_names"] == ["x", "y"]
@@ -55,6 +58,16 @@ def test_a_file_lies_where_its_name_says(tmp_path, monkeypatch):
     assert weft.Data.open("mine.csv").classes == 2
 
 
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
+def test_data_is_copied_and_pickled(data, again):
+    arrays = weft.Data.of_arrays(X, Y, name="mine", classes=5)
+    for one in (data, arrays, weft.Data.split(X, Y)):
+        other = again(one)
+        assert other.about == one.about
+        assert np.array_equal(other.x_train, one.x_train)
+        assert np.array_equal(other.y_test, one.y_test)
+
+
 def test_labels_may_be_whole_floats():
     assert weft.Data.of_arrays(X, Y.astype(float)).y_test.tolist() == Y.tolist()
 
@@ -68,6 +81,13 @@ def test_labels_may_be_whole_floats():
         (X, Y - 1, weft.InputError, "count from 0"),
         (np.where(X == X[7, 1], np.nan, X), Y, weft.InputError, "row 7"),
         (X[:0], Y[:0], weft.ShapeError, "examples, inputs"),
+        (X, Y[:, None], weft.ShapeError, r"need \(60,\): y.reshape\(-1\)"),
+        (X, np.eye(3)[Y], weft.ShapeError, r"y.argmax\(1\)"),
+        (X, Y + 2**32, weft.InputError, "holds 4294967298; .*np.unique"),
+        (X + 1j, Y, weft.InputError, "X is no array of real numbers"),
+        ([[1, 2], [3]], Y[:2], weft.InputError, "X is no array of real numbers"),
+        (np.full(X.shape, "x"), Y, weft.InputError, "X is no array of real numbers"),
+        (1e300 * X, Y, weft.InputError, "row 0"),
     ],
 )
 def test_bad_arrays(x, y, error, text):

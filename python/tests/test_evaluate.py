@@ -140,6 +140,8 @@ def test_data_by_name_is_read_as_the_networks_want_it(zoo, flow, data, tmp_path)
 def test_compare(zoo, flow, data):
     table = weft.compare(["random", "perturbation-0.1", flow], zoo, data, n=5, subsets=2)
     assert [row["name"] for row in table] == ["reference", "random", "perturbation-0.1", "gmn"]
+    alone = weft.compare("random", zoo, data, n=5, subsets=2)
+    assert alone["random"] == table["random"]
 
 
 def test_refused(zoo, flow, data):

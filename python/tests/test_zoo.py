@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -108,6 +111,36 @@ def test_slices_and_strides_reach_the_library(arch, weights, tmp_path):
         assert np.array_equal(weft.Zoo.open(path).weights, weights[part])
 
 
+def test_memory_that_is_not_of_whole_numbers_of_floats(arch, weights, tmp_path):
+    packed = np.zeros(6, np.dtype([("before", "u1"), ("all", "<f4", 27)]))  # 109 bytes a network
+    packed["all"] = weights
+    stacked = {}
+    for tensor in arch.tensors:
+        part = packed["all"][:, tensor.offset : tensor.offset + tensor.count]
+        stacked[tensor.name] = part.reshape(6, *tensor.shape)
+    zoo = weft.Zoo.from_models(stacked, arch=arch)
+    assert np.array_equal(weft.Zoo.open(zoo.save(tmp_path / "zoo.safetensors")).weights, weights)
+
+
+def test_threads_share_a_collection(arch, weights, monkeypatch):
+    """The library's side of it is made once: a second would free the first, which is in use."""
+    slowly = weft.zoo.current
+
+    def current():
+        time.sleep(0.05)
+        return slowly()
+
+    monkeypatch.setattr(weft.zoo, "current", current)
+    zoo = weft.Zoo(arch, weights, meta={"note": "hello"})
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(zoo._c)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and len({handle.value for handle in found}) == 1
+
+
 def test_forward(arch, weights):
     zoo = weft.Zoo(arch, weights)
     x = np.random.default_rng(1).standard_normal((5, 2)).astype(np.float32)
@@ -115,7 +148,7 @@ def test_forward(arch, weights):
     hidden = np.tanh(x @ w["layers.0.weight"].T + w["layers.0.bias"])
     expected = hidden @ w["layers.1.weight"].T + w["layers.1.bias"]
     assert np.allclose(zoo.forward(x, 3), expected, atol=1e-5)
-    assert zoo.forward(x).shape == (6, 5, 3)
+    assert zoo.forward(x).shape == (6, 5, 3) and zoo[:0].forward(x).shape == (0, 5, 3)
 
 
 def test_scores_of_a_trained_collection(zoo, data):
@@ -142,6 +175,7 @@ def test_iteration(arch, weights):
     assert np.array_equal(zoo.take([5, 0]).weights, weights[[5, 0]])
     assert np.array_equal(zoo[[5, 0]].weights, weights[[5, 0]])
     assert np.array_equal(zoo[weights[:, 0] > 0].weights, weights[weights[:, 0] > 0])
+    assert len(zoo[[]]) == 0 == len(zoo[np.zeros(6, bool)])
     with pytest.raises(TypeError):
         zoo[1.5]
 
@@ -160,6 +194,21 @@ def test_bad_calls(arch, weights, tmp_path):
         weft.Zoo.open(tmp_path / "none.safetensors")
     with pytest.raises(weft.DiskError):
         zoo.save(tmp_path / "no folder" / "zoo.safetensors")
+    with pytest.raises(weft.InputError, match="real numbers"):
+        weft.Zoo(arch, [["a"]])
+    with pytest.raises(weft.InputError, match=r'a folder.* weft.Zoo.from_models\("'):
+        weft.Zoo.open(tmp_path)
+    for wrong in (None, 3, "a\0b"):
+        with pytest.raises(weft.UsageError, match="a text or a pathlib.Path|of value 0"):
+            weft.Zoo.open(wrong)
+        with pytest.raises(weft.UsageError, match="a text or a pathlib.Path|of value 0"):
+            zoo.save(wrong)
+
+
+def test_names_that_are_no_utf_8(arch, weights, tmp_path):
+    path = tmp_path / os.fsdecode(b"\xff.safetensors")
+    opened = weft.Zoo.open(weft.Zoo(arch, weights).save(path))
+    assert np.array_equal(opened.weights, weights) and os.path.exists(path)
 
 
 def test_align_and_matched_cosine(arch, weights):

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._files import write_text
 from ._generator import Generator
-from ._lib import from_text, lib, owned_text, text
+from ._lib import from_text, lib, owned_text, text, text_or_none
 from ._memory import Array, Owned
 from ._options import Options
 from .context import answer, current, warn
@@ -278,7 +278,7 @@ def evaluate(
     rows, page = ctypes.c_void_p(), ctypes.c_void_p()
     current().run(
         lib.wf_report_evaluation,
-        text(title),
+        text_or_none(title),
         reference.handle,
         (ctypes.c_char_p * count)(*[text(name) for name in named]),
         (ctypes.c_void_p * count)(*[w.ctypes.data for w in weights]),
@@ -294,7 +294,7 @@ def evaluate(
 
 
 def compare(
-    generators: Sequence[str | Generator],
+    generators: str | Generator | Sequence[str | Generator],
     zoo: Zoo,
     data: DataLike | None = None,
     n: int = 100,
@@ -309,7 +309,7 @@ def compare(
 
     must_be_zoos(zoo)
     drawn = {}
-    for item in generators:
+    for item in [generators] if isinstance(generators, (str, Generator)) else generators:
         made = generator(item, zoo) if isinstance(item, str) else item
         name = item if isinstance(item, str) else made.name
         options = dict(sample or {}) if isinstance(made, Flow) else {}

@@ -16,8 +16,8 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 import numpy as np
 
 from ._files import replacing
-from ._lib import lib, owned_text, text
-from ._memory import Array, Owned, pointer
+from ._lib import lib, owned_text, text, text_or_none
+from ._memory import Array, Owned, TemporaryFolder, as_numbers, pointer
 from ._options import Options, as_json
 from .arch import Arch, ArchLike, arch_of
 from .context import answer, current
@@ -65,10 +65,11 @@ class Generator:
     ) -> None:
         """name  of a generator that needs no fit, or path  of one that was fitted"""
         handle, collection = ctypes.c_void_p(), None if zoo is None else zoo._c
-        names = (text(name), text(path))
+        names = (text_or_none(name), text_or_none(path))
         current().run(lib.wf_generator_open_json, *names, collection, None, ctypes.byref(handle))
         self._owned = Owned(handle, lib.wf_generator_free, zoo, *keep)
         self._zoo = zoo
+        self._keep = keep
         self._lock = threading.Lock()  # one call at a time: a generator has working memory
         self.name = name or ""
 
@@ -135,6 +136,9 @@ class Generator:
         zoo.stats = json.loads(owned_text(stats) or "{}")
         return zoo
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Generator, (self.name, None, self._zoo))
+
     def __repr__(self) -> str:
         return f"<weft.Generator {self.name}>"
 
@@ -151,6 +155,15 @@ class Flow(Generator):
         index = next(i for i in range(lib.wf_generator_count()) if lib.wf_generator_at(i) == kind)
         self.name = generators()[index].name
         self._about: dict[str, Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the file again, which must be there as long."""
+        if any(isinstance(kept, TemporaryFolder) for kept in self._keep):
+            raise UsageError(
+                "the flow is in a temporary file, which goes with it: flow.save(path), and "
+                "weft.Flow.open(path) is one that can be copied and pickled; or fit it with path="
+            )
+        return (Flow, (os.path.abspath(self.path), self._zoo))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], zoo: Zoo | None = None) -> Flow:
@@ -282,7 +295,7 @@ class Flow(Generator):
                     f'the flow has conditions: give {named}cond= ({size} numbers, or "none")'
                 )
             return 0, None
-        numbers = np.atleast_1d(_finite(np.asarray(cond, np.float32), "cond"))
+        numbers = np.atleast_1d(_finite(as_numbers(cond, "cond"), "cond"))
         if numbers.shape != (size,):
             raise ShapeError(f"cond has {numbers.size} numbers, the flow's conditions have {size}")
         return lib.wf_flow_nearest(flow, numbers.ctypes.data), numbers
@@ -312,8 +325,8 @@ class Flow(Generator):
             graph, weights = weights.arch, weights.weights
         else:
             graph = self._arch_for(arch, self._arch_of(index), None)
-        flat = graph.weights_of(weights)
-        times = np.asarray(t, np.float32)
+        flat = _finite(graph.weights_of(weights), "weights")
+        times = as_numbers(t, "t")
         if times.shape not in ((), (len(flat),)):
             raise ShapeError(
                 f"t has the shape {times.shape}; give one time, or one for each of the "
@@ -412,7 +425,7 @@ def sources_of(zoos: Zoos) -> tuple[list[Zoo], list[str | None]]:
 
 def _finite(numbers: Array, name: str) -> Array:
     if not np.isfinite(numbers).all():
-        raise UsageError(f"{name} has NaN or infinite values; a condition is made of numbers")
+        raise UsageError(f"{name} has NaN or infinite values; finite numbers are needed")
     return numbers
 
 
@@ -424,7 +437,7 @@ def conditions(conds: Any, tasks: Sequence[str | None]) -> Array | None:
             if missing:
                 raise UsageError(f"conds has no row for {', '.join(missing)}")
             conds = [conds[task] for task in tasks]
-        rows = _finite(np.asarray(conds, np.float32), "conds")
+        rows = _finite(as_numbers(conds, "conds"), "conds")
         rows = rows.reshape(len(rows), -1)
         if len(rows) != len(tasks):
             raise ShapeError(f"conds has {len(rows)} rows for {len(tasks)} collections")

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable
 
-from .errors import LibraryError
+from .errors import LibraryError, UsageError
 
 #: The binary interface that this package was written for: WF_ABI of weft/base.h.
 ABI = 2
@@ -119,6 +119,7 @@ _PROTOTYPES = {
     "wf_generator_graph": "pp",
     "wf_generator_flow": "pp",
     "wf_flow_json": "ippp",
+    "wf_flow_position": "zp",
     "wf_flow_sampling": "vpp",
     "wf_flow_keep_sampling": "ipsp",
     "wf_flow_velocity": "ipppppzpdbp",
@@ -217,9 +218,21 @@ class _Library:
 lib = _Library()
 
 
-def text(value: str | os.PathLike[str] | None) -> bytes | None:
+def text(value: str | os.PathLike[str]) -> bytes:
     """A text or path as the library takes it."""
-    return None if value is None else os.fspath(value).encode()
+    try:
+        found = os.fsencode(value)
+    except TypeError:
+        raise UsageError(
+            f"a name or path is a text or a pathlib.Path, not {type(value).__name__}"
+        ) from None
+    if b"\0" in found:  # where C would end it
+        raise UsageError(f"{value!r} has a character of value 0, which no name has")
+    return found
+
+
+def text_or_none(value: str | os.PathLike[str] | None) -> bytes | None:
+    return None if value is None else text(value)
 
 
 def from_text(value: bytes | None) -> str:

@@ -24,7 +24,7 @@ class Owned:
         self._keep = keep  # what the library borrows as long as the handle lives
 
     def __del__(self) -> None:
-        if self.handle:
+        if getattr(self, "handle", None):
             self._free(self.handle)
             self.handle = ctypes.c_void_p()
 
@@ -34,7 +34,11 @@ class TemporaryFolder:
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="weft-")
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self._end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def keep(self) -> None:
+        """It stays when nothing refers to it any more."""
+        self._end.detach()
 
 
 class _View:
@@ -63,7 +67,7 @@ def view(
     return np.asarray(_View(owner, interface))
 
 
-def as_array(value: Any, dtype: Any = None) -> Array:
+def as_array(value: Any) -> Array:
     """An array of what numpy reads, and of tensors of torch, wherever they are; without a copy
     where none is needed."""
     if hasattr(value, "detach"):
@@ -77,7 +81,22 @@ def as_array(value: Any, dtype: Any = None) -> Array:
                 f"a tensor ({value.dtype}, {value.layout}, on {value.device}) has no plain numbers "
                 f"to read: {str(error).splitlines()[0]}"
             ) from None
-    return np.asarray(value, dtype=dtype)
+    return np.asarray(value)
+
+
+def as_numbers(value: Any, name: str) -> Array:
+    """An array of float32, contiguous, of what holds real numbers; `name` is the caller's for
+    it."""
+    try:
+        array = as_array(value)
+        if array.dtype.kind == "c":
+            raise TypeError("numbers are complex")
+        with np.errstate(over="ignore"):  # values beyond float32 are infinite, and told as such
+            return np.asarray(array, dtype=np.float32, order="C")
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name} is no array of real numbers: {error}") from None
 
 
 def pointer(array: Array | None) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Union
 import numpy as np
 
 from ._lib import from_text, lib, text
-from ._memory import Array, as_array
+from ._memory import Array, as_numbers
 from .context import answer, current
 from .errors import ShapeError, UsageError
 
@@ -148,7 +148,7 @@ class Arch:
 
     def inputs_of(self, x: Any) -> Array:
         """Examples as the library takes them: (n, inputs), float32, contiguous."""
-        array = np.ascontiguousarray(as_array(x, np.float32))
+        array = as_numbers(x, "x")
         if array.ndim < 2 or array[0:1].size != self.inputs:
             image = f" or (n, {', '.join(map(str, self.input_shape))})"
             raise ShapeError(
@@ -160,7 +160,7 @@ class Arch:
 
     def weights_of(self, weights: Any) -> Array:
         """Flat weights as the library takes them: (n, params), float32, contiguous."""
-        array = np.ascontiguousarray(as_array(weights, np.float32))
+        array = as_numbers(weights, "weights")
         if array.ndim != 2 or array.shape[1] != self.params:
             raise ShapeError(
                 f"weights have the shape {tuple(array.shape)}; {self.text} has {self.params} "
@@ -176,7 +176,7 @@ class Arch:
         >>> arch.forward(np.ones(arch.params, np.float32), [[1.0, 2.0]])
         array([[4., 4., 4.]], dtype=float32)
         """
-        flat = self.weights_of(as_array(weights, np.float32).reshape(1, -1))
+        flat = self.weights_of(as_numbers(weights, "weights").reshape(1, -1))
         examples = self.inputs_of(x)
         out = np.empty((len(examples), self.outputs), np.float32)
         current().call(

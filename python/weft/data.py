@@ -10,10 +10,13 @@ from typing import Any, Mapping, Union
 import numpy as np
 
 from ._lib import lib, text
-from ._memory import Array, Owned, as_array, view
+from ._memory import Array, Owned, as_array, as_numbers, view
 from ._options import Options
 from .context import answer, current
 from .errors import InputError, ShapeError, UsageError
+
+
+MOST_CLASSES = 2**31  # labels are int32 in the library
 
 
 class Data:
@@ -40,11 +43,7 @@ class Data:
         key = "path" if os.sep in given or "." in given else "name"
         if key == "path" and os.path.exists(given):
             given = os.path.abspath(given)
-        chosen = {key: given, **settings}
-        with Options("wf_data_settings", chosen) as options:
-            handle = ctypes.c_void_p()
-            current().run(lib.wf_dataset_open, options.pointer, ctypes.byref(handle))
-        return cls(handle, chosen)
+        return _opened({key: given, **settings})
 
     @classmethod
     def of_arrays(
@@ -151,6 +150,14 @@ class Data:
     def y_test(self) -> Array:
         return self._part(lib.wf_dataset_y, True, None, np.int32)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Data that was opened by a name is opened again; arrays go with their values."""
+        if self._settings is not None:
+            return (_opened, (self._settings,))
+        parts = [self.x_train, self.y_train, self.x_test, self.y_test]
+        parts = [np.array(part) for part in parts[0 if len(parts[1]) else 2 :]]
+        return (_of_parts, (parts, self.name, self.classes))
+
     @property
     def _c(self) -> ctypes.c_void_p:
         return self._owned.handle
@@ -161,6 +168,17 @@ class Data:
             f"<weft.Data {about['name']}: {about['inputs']} inputs, {about['classes']} classes, "
             f"{about['n_train']} + {about['n_test']} examples>"
         )
+
+
+def _opened(settings: Mapping[str, Any]) -> Data:
+    with Options("wf_data_settings", settings) as options:
+        handle = ctypes.c_void_p()
+        current().run(lib.wf_dataset_open, options.pointer, ctypes.byref(handle))
+    return Data(handle, settings)
+
+
+def _of_parts(parts: list[Array], name: str, classes: int) -> Data:
+    return Data.of_arrays(*parts, name=name, classes=classes)
 
 
 DataLike = Union[Data, str, "os.PathLike[str]", Mapping[str, Any], "tuple[Any, ...]"]
@@ -186,11 +204,11 @@ def data_of(
         if name is None:
             raise UsageError('data as a dict needs "name" or "path"')
         return Data.open(name, **settings)
-    if isinstance(data, tuple) and len(data) == 2:
+    if isinstance(data, (tuple, list)) and len(data) == 2:
         if train:
             return Data.split(*data, classes=classes)
         return Data.of_arrays(*data, classes=classes)
-    if isinstance(data, tuple) and len(data) == 4:
+    if isinstance(data, (tuple, list)) and len(data) == 4:
         return Data.of_arrays(*data, classes=classes)
     raise UsageError(
         "data is (X, y), (X, y, X_test, y_test), the name of a built-in set, a path, a dict of "
@@ -199,7 +217,7 @@ def data_of(
 
 
 def _examples(x: Any, name: str) -> Array:
-    array = np.ascontiguousarray(as_array(x, np.float32))
+    array = as_numbers(x, name)
     if array.ndim < 2 or len(array) == 0:
         raise ShapeError(f"{name} has the shape {tuple(array.shape)}; give (examples, inputs)")
     array = array.reshape(len(array), -1)
@@ -214,7 +232,13 @@ def _examples(x: Any, name: str) -> Array:
 def _labels(y: Any, n: int, name: str) -> Array:
     array = as_array(y)
     if array.shape != (n,):
-        raise ShapeError(f"{name} has the shape {tuple(array.shape)}; {n} examples need ({n},)")
+        how = ""
+        if array.ndim == 2 and len(array) == n:
+            how = f": {name}.argmax(1), where a row has a 1 for its class"
+            how = how if array.shape[1] > 1 else f": {name}.reshape(-1)"
+        raise ShapeError(
+            f"{name} has the shape {tuple(array.shape)}; {n} examples need ({n},){how}"
+        )
     if array.dtype.kind not in "iub":
         whole = array.dtype.kind == "f" and bool(np.all(array == np.round(array)))
         if not whole:
@@ -224,6 +248,11 @@ def _labels(y: Any, n: int, name: str) -> Array:
             )
     if array.size and int(array.min()) < 0:
         raise InputError(f"{name} holds {int(array.min())}; labels count from 0")
+    if array.size and int(array.max()) >= MOST_CLASSES:
+        raise InputError(
+            f"{name} holds {int(array.max())}; labels are the index of the network's output: "
+            f"np.unique({name}, return_inverse=True)[1] makes such"
+        )
     return np.ascontiguousarray(array, dtype=np.int32)
 
 

@@ -111,6 +111,7 @@ _COMMANDS = (
     (r"weft align makes", "weft.align(zoo) makes"),
     (r"weft sample (\S+) -o \S+", r'weft.Flow.open("\1").sample(n)'),
     (r"weft fit (\S+) -o \S+", r'weft.fit(weft.Zoo.open("\1"))'),
+    (r"weft zoo import (\S+) .*safetensors", r'weft.Zoo.from_models("\1", module=Net)'),
     (r"a manifest gives them", 'weft.fit({"name": zoo}) gives them'),
 )
 

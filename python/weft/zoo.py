@@ -6,17 +6,17 @@ import contextlib
 import ctypes
 import operator
 import os
-import tempfile
+import threading
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence, overload
 
 import numpy as np
 
-from ._lib import from_text, lib, text
-from ._memory import Array, Owned, view
+from ._lib import from_text, lib, text, text_or_none
+from ._memory import Array, Owned, TemporaryFolder, view
 from ._options import settings
 from .arch import Arch, ArchLike, arch_of
 from .context import answer, current
-from .errors import ShapeError, UsageError
+from .errors import Interrupted, ShapeError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +57,7 @@ class Zoo:
         self._order = list(tensors)
         self._meta = dict(meta or {})
         self._owned: Owned | None = None
+        self._making = threading.Lock()
         self.path: str | None = None
         #: Of sampled networks: evaluations of the field, steps, seconds.
         self.stats: dict[str, float] = {}
@@ -201,7 +202,8 @@ class Zoo:
                 part._flat = self._flat[key]
             return part._part_of(self)
         if np.ndim(key) == 1:
-            return self.take(np.arange(len(self))[np.asarray(key)])
+            indices = np.asarray(key) if len(key) else np.empty(0, int)  # type: ignore[arg-type]
+            return self.take(np.arange(len(self))[indices])
         index = operator.index(key)  # type: ignore[arg-type]
         if not -len(self) <= index < len(self):
             raise IndexError(f"network {index} of {len(self)}")
@@ -250,7 +252,7 @@ class Zoo:
 
     def scores(self, test: str | None = None) -> Array | None:
         """Scores of the networks on a test set (None: the first); None where the file has none."""
-        address = lib.wf_zoo_scores(self._c, text(test))
+        address = lib.wf_zoo_scores(self._c, text_or_none(test))
         return view(self._owned, address, (len(self),)) if address else None
 
     @property
@@ -288,27 +290,34 @@ class Zoo:
 
     @property
     def _c(self) -> ctypes.c_void_p:
-        """The collection as the library sees it: the same memory."""
-        if self._owned is None:
-            n = len(self.arch.tensors)
-            base = (ctypes.c_void_p * n)()
-            stride = (ctypes.c_size_t * n)()
-            keep = []
-            for block, tensor in enumerate(self.arch.tensors):
-                array = self._tensors[tensor.name]
-                inner = np.empty(tensor.shape, np.float32).strides
-                if array.dtype != np.float32 or array.strides[1:] != inner or array.strides[0] < 0:
-                    array = np.ascontiguousarray(array, dtype=np.float32)
-                keep.append(array)
-                base[block] = array.ctypes.data
-                stride[block] = array.strides[0] // 4
-            handle = ctypes.c_void_p()
-            graph, out = self.arch._handle, ctypes.byref(handle)
-            current().call(lib.wf_zoo_from_tensors, None, graph, base, stride, len(self), out)
-            self._owned = Owned(handle, lib.wf_zoo_free, keep)
-            for key, value in self._meta.items():
-                current().call(lib.wf_zoo_set_meta, handle, text(key), text(value))
+        """The collection as the library sees it: the same memory. Made once, whatever threads
+        ask."""
+        with self._making:
+            if self._owned is None:
+                self._owned = self._in_library()
         return self._owned.handle
+
+    def _in_library(self) -> Owned:
+        n = len(self.arch.tensors)
+        base = (ctypes.c_void_p * n)()
+        stride = (ctypes.c_size_t * n)()
+        keep = []
+        for block, tensor in enumerate(self.arch.tensors):
+            array = self._tensors[tensor.name]
+            inner = np.empty(tensor.shape, np.float32).strides
+            stride_fits = array.strides[0] >= 0 and array.strides[0] % 4 == 0
+            if array.dtype != np.float32 or array.strides[1:] != inner or not stride_fits:
+                array = np.ascontiguousarray(array, dtype=np.float32)
+            keep.append(array)
+            base[block] = array.ctypes.data
+            stride[block] = array.strides[0] // 4
+        handle = ctypes.c_void_p()
+        graph, out = self.arch._handle, ctypes.byref(handle)
+        current().call(lib.wf_zoo_from_tensors, None, graph, base, stride, len(self), out)
+        made = Owned(handle, lib.wf_zoo_free, keep)
+        for key, value in self._meta.items():
+            current().call(lib.wf_zoo_set_meta, handle, text(key), text(value))
+        return made
 
     def save(self, path: str | os.PathLike[str], **meta: str) -> str:
         """Write the collection as a safetensors file. The file appears whole or not at all."""
@@ -321,7 +330,8 @@ class Zoo:
         """Logits of network `index`, (n, outputs), or of all, (networks, n, outputs)."""
         if index is not None:
             return self.arch.forward(self._flat_of(index), x)
-        return np.stack([self.arch.forward(self._flat_of(i), x) for i in range(len(self))])
+        every = [self.arch.forward(self._flat_of(i), x) for i in range(len(self))]
+        return np.stack(every) if every else np.empty((0, len(x), self.arch.outputs), np.float32)
 
     def _flat_of(self, index: int) -> Array:
         if self._flat is not None:
@@ -410,12 +420,29 @@ def _loaded(handle: ctypes.c_void_p, count: int, params: int) -> Array:
 
 @contextlib.contextmanager
 def output(path: str | os.PathLike[str] | None) -> Iterator[str]:
-    """Where the library writes a collection: `path`, or a file that is gone after the `with`."""
+    """Where the library writes a collection: `path`, or a file that is gone after the `with`,
+    unless Ctrl-C came in between and the work can go on from there."""
     if path is not None:
         yield os.fspath(path)
         return
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        yield os.path.join(folder, "zoo.safetensors")
+    folder = TemporaryFolder()
+    out = os.path.join(folder.path, "zoo.safetensors")
+    with kept_for_later(folder, out):
+        yield out
+
+
+@contextlib.contextmanager
+def kept_for_later(folder: TemporaryFolder | None, out: str) -> Iterator[None]:
+    """What Ctrl-C left in a temporary folder stays, and the exception says how to go on from
+    it."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if folder is None or not (os.path.exists(out) or os.path.exists(out + ".parts")):
+            raise
+        folder.keep()
+        said = str(stopped) or "interrupted"
+        raise Interrupted(f"{said}; the same call with path={out!r} goes on from there") from None
 
 
 def opened(written: str, path: str | os.PathLike[str] | None) -> Zoo:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -14,12 +15,14 @@ import sys
 import termios
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 import weft
 from conftest import SMALL
 from weft._lib import lib
+from weft.context import current
 
 
 def test_progress_goes_to_a_function(zoo):
@@ -67,6 +70,139 @@ def test_ctrl_c_stops_and_keeps_the_checkpoint(zoo, tmp_path, ctrl_c):
     assert 0 < stopped < 10**6
     more = weft.fit(zoo, updates=stopped + 5, path=path, schedule_updates=10**6, **SMALL)
     assert more.about["updates"] == stopped + 5
+
+
+def run(code: str) -> str:
+    """What a new interpreter prints, which has a minute for it."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+RANDOM = """
+import os, queue, signal, sys, threading, time, weft
+signal.signal(signal.SIGINT, signal.default_int_handler)
+zoo = weft.generator("random").sample(40, arch=weft.Arch("2-8-3", activation="relu"))
+"""
+
+
+def test_ctrl_c_again_and_again():
+    """A key that is held down: each call ends, and the context works again."""
+    code = """
+ended = 0
+def press():
+    while ended < 20:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.003)
+def fit():
+    weft.fit(zoo, updates=10**6, node=16, edge=16, time=16, blocks=2, batch=8)
+keys = threading.Thread(target=press, daemon=True)
+while ended < 20:
+    try:
+        keys.is_alive() or keys.start()
+        fit()
+    except KeyboardInterrupt:
+        ended += 1
+while keys.is_alive():
+    try:
+        keys.join()
+    except KeyboardInterrupt:
+        pass
+print(len(weft.matched_cosine(zoo)[0]))
+"""
+    assert run(RANDOM + code) == "40\n"
+
+
+def test_ctrl_c_as_the_work_ends():
+    """It may come after an event is taken and before it is looked at."""
+    code = """
+class Taken(queue.SimpleQueue):
+    def get(self):
+        event = super().get()
+        if event[0] == "end":
+            raise KeyboardInterrupt
+        return event
+queue.SimpleQueue = Taken
+try:
+    weft.matched_cosine(zoo)
+except KeyboardInterrupt:
+    print("ended")
+"""
+    assert run(RANDOM + code) == "ended\n"
+
+
+def test_an_interrupted_fit_without_a_path_stays(zoo):
+    def enough(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(weft.Interrupted, match="the same call with path=") as caught:
+        weft.fit(zoo, updates=50, log_every=5, on_log=enough, **SMALL)
+    path = str(caught.value).split("'")[1]
+    try:
+        stopped = weft.Flow.open(path).about["updates"]
+        assert stopped < 50
+        assert weft.fit(zoo, updates=50, path=path, log_every=5, **SMALL).about["updates"] == 50
+    finally:
+        shutil.rmtree(os.path.dirname(path))
+
+
+def test_an_interrupted_training_without_a_path_stays(data):
+    def enough(event):
+        if event.done > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(weft.Interrupted, match="the same call with path=") as caught:
+        with weft.Context(progress=enough):
+            weft.train_zoo("2-8-3", data, 10**5, epochs=20)
+    path = str(caught.value).split("'")[1]
+    assert os.listdir(os.path.dirname(path)) == ["zoo.safetensors.parts"]
+    shutil.rmtree(os.path.dirname(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_processes():
+    """A process has none of the threads of the one that it was forked from."""
+    code = """
+expected = weft.matched_cosine(zoo)[0].sum()
+started, leave = threading.Event(), threading.Event()
+def busy(line):
+    started.set()
+    leave.wait(30)
+def work():
+    with context:
+        weft.fit(zoo, updates=3, log_every=1, on_log=busy, node=8, edge=8, time=8, blocks=1, batch=4)
+context = weft.Context(progress=False)
+worker = threading.Thread(target=work)
+worker.start()
+started.wait()
+child = os.fork()
+if child == 0:
+    with context:  # at work in the other process
+        same = weft.matched_cosine(zoo)[0].sum() == expected
+    sys.exit(0 if same and weft.matched_cosine(zoo)[0].sum() == expected else 1)
+print(os.waitpid(child, 0)[1])
+leave.set()
+worker.join()
+"""
+    assert run(RANDOM + code) == "0\n"
+
+
+def test_contexts_end_with_their_threads():
+    """With their threads in the library, and no later."""
+    made = []
+
+    def work():
+        made.append(weakref.ref(current()))
+        assert made[-1]()._handle
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert len(made) == 3 and not any(context() for context in made)
 
 
 def test_threads_with_a_context_each(zoo, flow):

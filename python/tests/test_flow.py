@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import threading
 import warnings
 
@@ -60,6 +62,10 @@ def test_velocity(flow):
         flow.velocity(zoo, 2)
     with pytest.raises(weft.ShapeError, match="one for each of the 2 networks"):
         flow.velocity(zoo, [0.1, 0.2, 0.3])
+    with pytest.raises(weft.InputError, match="t is no array of real numbers"):
+        flow.velocity(zoo, "a")
+    with pytest.raises(weft.UsageError, match="weights has NaN"):
+        flow.velocity(zoo.weights * np.nan, 0.5)
 
 
 def test_log(flow):
@@ -90,6 +96,16 @@ def test_save_and_open(flow, tmp_path):
     again = weft.Flow.open(path)
     assert np.array_equal(again.sample(2).weights, flow.sample(2).weights)
     assert again.log == flow.log
+
+
+def test_copies_and_pickles(flow, zoo, data, tmp_path):
+    again = pickle.loads(pickle.dumps(weft.Flow.open(flow.save(tmp_path / "flow.safetensors"))))
+    assert np.array_equal(again.sample(2).weights, flow.sample(2).weights)
+    with pytest.raises(weft.UsageError, match="temporary file"):
+        copy.deepcopy(flow)
+    control = weft.generator("perturbation-0.1", zoo)
+    other = pickle.loads(pickle.dumps(control))
+    assert np.array_equal(other.sample(2).weights, control.sample(2).weights)
 
 
 def test_tasks(data):
@@ -264,10 +280,35 @@ def test_a_planned_fit(zoo, data, capsys):
     assert said.startswith("fitting ") and "about" in said
     assert flow.sampling["solver"] == planned["sample"]["solver"]
     assert flow.about["train"]["seed"] == 3
-    with pytest.raises(weft.UsageError, match="minutes"):
-        weft.plan(zoo, minutes=-1)
+    for wrong in (-1, "5", float("nan")):
+        with pytest.raises(weft.UsageError, match="minutes"):
+            weft.plan(zoo, minutes=wrong)
     with pytest.raises(weft.UsageError, match="for plans"):
         weft.fit(zoo, updates=10, minutes=1)
+
+
+def test_a_planned_fit_goes_on_with_its_plan(zoo, tmp_path, capsys):
+    path = tmp_path / "flow.safetensors"
+    seen = []
+
+    def enough(line):
+        seen.append(line)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", weft.WeftWarning)
+        with pytest.raises(weft.Interrupted):
+            weft.fit(zoo, minutes=0.02, path=path, on_log=enough)
+        stopped = weft.Flow.open(path).about
+        assert 0 < stopped["updates"] < stopped["train"]["updates"]
+        capsys.readouterr()
+        flow = weft.fit(zoo, minutes=0.02, path=path)
+        of = stopped["train"]["updates"]
+        assert f"{path}: goes on from update {stopped['updates']} of {of}" in capsys.readouterr().out
+        assert flow.about["train"]["updates"] == of and flow.sampling["solver"] == "euler"
+        weft.fit(zoo, minutes=0.02, path=path)
+        assert f"{path}: has its {of} updates" in capsys.readouterr().out
 
 
 def test_data_on_which_the_networks_only_guess(zoo):

@@ -14,8 +14,8 @@ from ._options import Options, as_json, keys
 from .arch import ArchLike, arch_of
 from .context import answer, current
 from .data import DataLike, data_of
-from .errors import UsageError
-from .zoo import Zoo, must_be_zoos, opened, output
+from .errors import UsageError, WeftError
+from .zoo import Zoo, kept_for_later, must_be_zoos, opened, output
 
 
 def train_zoo(
@@ -57,8 +57,8 @@ def plan(zoo: Zoo, minutes: float | None = None) -> dict[str, Any]:
     [train] and [sample], the estimate in seconds. The speed is measured, which takes a second or
     two."""
     must_be_zoos(zoo)
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"minutes is {minutes}; give a number above 0")
+    if isinstance(minutes, str) or (minutes is not None and not minutes > 0):
+        raise UsageError(f"minutes is {minutes!r}; give a number above 0")
     found: dict[str, Any] = answer(lib.wf_plan_json, zoo._c, minutes or 0.0, long=True)
     return found
 
@@ -71,6 +71,33 @@ def describe_plan(planned: Mapping[str, Any]) -> str:
         f"fitting {planned['networks']} networks: {planned['field_params']} parameters, "
         f"{planned['train']['updates']} updates, about {time}"
     )
+
+
+def _begun(path: str | os.PathLike[str] | None) -> Flow | None:
+    """The flow that a fit has begun at `path`."""
+    if path is None or not os.path.isfile(path):
+        return None
+    try:
+        flow = Flow.open(path)
+    except WeftError:
+        return None  # the fit says what stands there
+    return flow if "train" in flow.about else None
+
+
+def _planned(zoo: Zoo, minutes: float | None, path: str | os.PathLike[str] | None) -> Any:
+    """The plan of a fit, which is said. One that was begun at `path` keeps its own."""
+    planned = plan(zoo, minutes)
+    begun = _begun(path)
+    if begun is None:
+        print(describe_plan(planned))
+        return planned
+    train = {**planned["train"], **begun.about["train"]}
+    train["max_seconds"] = planned["train"]["max_seconds"]  # which no flow remembers
+    done = lib.wf_flow_position(lib.wf_generator_flow(begun._c))
+    of = train["updates"]
+    said = f"goes on from update {done} of {of}" if done < of else f"has its {of} updates"
+    print(f"{begun.path}: {said}")
+    return {**planned, "model": begun.about["model"], "train": train}
 
 
 def known_settings(generator: str) -> set[str]:
@@ -112,8 +139,8 @@ def fit(
     data       (X, y): the networks are tried on it before the work begins; a warning says where
                they do not fit, and what would
     minutes    of training, for the plan
-    path       the file to write; a fit that was interrupted goes on there. None: a temporary file,
-               which lives as long as the flow
+    path       the file to write; a fit that was interrupted goes on there, with the plan it had.
+               None: a temporary file, which lives as long as the flow
     held_out   networks trained like those of `zoo`, for the validation loss
     conds      numbers that tell collections apart, a row each; tasks have one-hot rows without it
     settings   of [model] and [train] in recipes: updates, batch, lr, node, edge, blocks ... Where
@@ -139,8 +166,7 @@ def fit(
     if data is not None:
         advise(zoos[0], data_of(data, classes=zoos[0].arch.outputs, reads=zoos[0]._reads))
     if generator == DEFAULT and "updates" not in {**settings, **(train or {})}:
-        planned = plan(max(zoos, key=len), minutes)
-        print(describe_plan(planned))
+        planned = _planned(max(zoos, key=len), minutes, path)
         chosen = {k: v for k, v in planned["model"].items() if k not in ("cond", "cond_size")}
         of_model = {**chosen, **of_model}
         of_train = {**planned["train"], **of_train}
@@ -160,7 +186,7 @@ def fit(
     folder = TemporaryFolder() if path is None else None
     out = os.path.join(folder.path, "flow.safetensors") if folder else os.fspath(path or "")
     context = current()
-    with context.logging(on_log):
+    with context.logging(on_log), kept_for_later(folder, out):
         context.run(
             lib.wf_generator_fit_json,
             text(generator),

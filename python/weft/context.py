@@ -39,6 +39,30 @@ def warn(sentence: str) -> None:
     warnings.warn(sentence, WeftWarning, stacklevel=level)
 
 
+class _Reports:
+    """What the library reports, on the thread that called it. It goes to `sink` while a call is at
+    work. No part of Context, which its callbacks would keep alive."""
+
+    def __init__(self) -> None:
+        self.sink: Callable[[str, Any], None] | None = None
+
+    def progress(self, _: int, report: Any) -> None:
+        if self.sink is not None:
+            self.sink("progress", Event.of(report.contents))
+
+    def warning(self, _: int, sentence: bytes) -> None:
+        if self.sink is not None:
+            self.sink("warning", from_text(sentence))
+
+    def log(self, _: int, path: bytes, line: bytes) -> None:
+        if self.sink is not None:
+            self.sink("log", from_text(line))
+
+    def line(self, _: int, line: bytes) -> None:
+        if self.sink is not None:
+            self.sink("line", from_text(line))
+
+
 class Context:
     """Threads, device and callbacks of the calls that are made with it; a `with` block makes it
     current.
@@ -61,32 +85,45 @@ class Context:
         progress: bool | Callable[[Event], None] = True,
         on_log: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self._handle = ctypes.c_void_p()
-        handle = ctypes.c_void_p()
-        status = lib.wf_ctx_create(None, ctypes.byref(handle))
-        if status:
-            raise error_of(status, "no memory for a context")
-        self._handle = handle
-        self._busy = threading.Lock()
+        self._options = {"threads": threads, "device": device, "gpu": gpu, "wait": wait}
         self._progress = progress
         self._on_log = on_log
-        self._sink: Callable[[str, Any], None] | None = None
+        self._reports = reports = _Reports()
         self._callbacks = (
-            ON_PROGRESS(self._progress_of_c),
-            ON_WARNING(self._warning_of_c),
-            ON_LOG(self._log_of_c),
-            ON_WARNING(self._line_of_c),
+            ON_PROGRESS(reports.progress),
+            ON_WARNING(reports.warning),
+            ON_LOG(reports.log),
+            ON_WARNING(reports.line),
         )
-        lib.wf_ctx_on_progress(handle, self._callbacks[0], None)
-        lib.wf_ctx_on_warning(handle, self._callbacks[1], None)
-        lib.wf_ctx_on_log(handle, self._callbacks[2], None)
-        options = {"threads": threads, "device": device, "gpu": gpu, "wait": wait}
-        self.check(lib.wf_ctx_configure(handle, json.dumps(options).encode()))
+        self._open()
+
+    def _open(self) -> None:
+        self._process = os.getpid()
+        self._busy = threading.Lock()
+        self._reports.sink = None
+        self._own = ctypes.c_void_p()
+        status = lib.wf_ctx_create(None, ctypes.byref(self._own))
+        if status:
+            raise error_of(status, "no memory for a context")
+        lib.wf_ctx_on_progress(self._own, self._callbacks[0], None)
+        lib.wf_ctx_on_warning(self._own, self._callbacks[1], None)
+        lib.wf_ctx_on_log(self._own, self._callbacks[2], None)
+        self.check(lib.wf_ctx_configure(self._own, json.dumps(self._options).encode()))
+
+    def _reopen_after_fork(self) -> None:
+        """A forked process has none of the context's threads, and leaves it as it is."""
+        if self._process != os.getpid():
+            self._open()
+
+    @property
+    def _handle(self) -> ctypes.c_void_p:
+        self._reopen_after_fork()
+        return self._own
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            lib.wf_ctx_free(self._handle)
-            self._handle = ctypes.c_void_p()
+        if getattr(self, "_own", None) and self._process == os.getpid():
+            lib.wf_ctx_free(self._own)
+            self._own = ctypes.c_void_p()
 
     def __enter__(self) -> Context:
         _stack().append(self)
@@ -104,24 +141,6 @@ class Context:
     def devices(self) -> str:
         """Where parts of the work had a choice and ran: "matching cuda, errors cpu"."""
         return from_text(lib.wf_ctx_devices(self._handle))
-
-    # --- what the library reports, on the thread that called it ---
-
-    def _progress_of_c(self, _: int, report: Any) -> None:
-        if self._sink is not None:
-            self._sink("progress", Event.of(report.contents))
-
-    def _warning_of_c(self, _: int, sentence: bytes) -> None:
-        if self._sink is not None:
-            self._sink("warning", from_text(sentence))
-
-    def _log_of_c(self, _: int, path: bytes, line: bytes) -> None:
-        if self._sink is not None and self._on_log is not None:
-            self._sink("log", from_text(line))
-
-    def _line_of_c(self, _: int, line: bytes) -> None:
-        if self._sink is not None:
-            self._sink("line", from_text(line))
 
     @property
     def on_line(self) -> Any:
@@ -163,36 +182,53 @@ class Context:
         self, function: Callable[..., int], arguments: tuple[Any, ...], show: Display
     ) -> None:
         events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._sink = lambda kind, value: events.put((kind, value))
+        self._reports.sink = lambda kind, value: events.put((kind, value))
+
+        given_up = False
+        outcome: list[int | BaseException] = []  # Ctrl-C may take an event away, but not this
 
         def work() -> None:
+            if given_up:
+                return
             try:
-                events.put(("end", function(self._handle, *arguments)))
+                outcome.append(function(self._own, *arguments))
             except BaseException as error:  # an argument of a type that the call does not take
-                events.put(("end", error))
+                outcome.append(error)
+            events.put(("end", None))
 
         failure: BaseException | None = None
         worker = threading.Thread(target=work, name="weft", daemon=True)
-        worker.start()
         try:
-            while True:
+            worker.start()
+            while not (outcome and events.empty()):
                 try:
                     kind, value = events.get()
-                    if kind == "end":
-                        break
-                    if failure is None:
+                    if kind != "end" and failure is None:
                         self._deliver(kind, value, show)
                 except BaseException as error:  # Ctrl-C, a fault of a callback: stop the work first
                     if failure is None and isinstance(error, KeyboardInterrupt):
                         print("stopping after this step; what is done is kept", file=sys.stderr)
                     failure = failure or error
-                    lib.wf_interrupt(self._handle)
+                    lib.wf_interrupt(self._own)
             worker.join()
+        except BaseException:  # Ctrl-C outside of the inner try: when it was pressed before, too
+            given_up = True
+            self._stop(worker)
+            raise
         finally:
-            self._sink = None
-        if isinstance(value, BaseException):
-            raise value
-        self._finish(value, failure)
+            self._reports.sink = None
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        self._finish(outcome[0], failure)
+
+    def _stop(self, worker: threading.Thread) -> None:
+        """Waits for the end of the work, whatever keys are pressed: only then may the context be
+        used again."""
+        while worker.is_alive():
+            lib.wf_interrupt(self._own)
+            with contextlib.suppress(KeyboardInterrupt):
+                worker.join()
+        lib.wf_interrupt_clear(self._own)
 
     def _run_here(
         self, function: Callable[..., int], arguments: tuple[Any, ...], show: Display
@@ -208,11 +244,11 @@ class Context:
                 failures.append(error)
                 lib.wf_interrupt(self._handle)
 
-        self._sink = deliver
+        self._reports.sink = deliver
         try:
             status = function(self._handle, *arguments)
         finally:
-            self._sink = None
+            self._reports.sink = None
         self._finish(status, failures[0] if failures else None)
 
     def _deliver(self, kind: str, value: Any, show: Display) -> None:
@@ -237,6 +273,7 @@ class Context:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
+        self._reopen_after_fork()
         if not self._busy.acquire(blocking=False):
             raise UsageError(
                 "this context is at work in another thread; give each thread its own: with "

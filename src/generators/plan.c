@@ -134,6 +134,8 @@ static wf_status measure(planner *p, const wf_plan *plan, double *seconds) {
     wf__ctx_mute(p->ctx, true);
     wf_status status = wf_generator_fit(p->ctx, wf_generator_find(WF_GENERATOR_DEFAULT), &desc);
     wf__ctx_mute(p->ctx, false);
+    if (status == WF_ERR_INTERRUPTED)
+        status = wf_fail(p->ctx, status, "interrupted while the plan was made");
     if (status == WF_OK) status = seconds_of_flow(p, path, seconds);
     remove_files(p);
     return status;

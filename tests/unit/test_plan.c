@@ -78,7 +78,8 @@ static void test_little_time(void **state) {
     assert_fails(ctx, wf_plan_fit(ctx, zoo, -1, &plan), WF_ERR_USAGE, "-1 minutes");
     assert_fails(ctx, wf_plan_fit(ctx, zoo, NAN, &plan), WF_ERR_USAGE, "minutes");
     wf_interrupt(ctx);
-    assert_fails(ctx, wf_plan_fit(ctx, zoo, 1, &plan), WF_ERR_INTERRUPTED, "");
+    assert_fails(ctx, wf_plan_fit(ctx, zoo, 1, &plan), WF_ERR_INTERRUPTED,
+                 "interrupted while the plan was made"); /* and no word of a checkpoint */
     wf_interrupt_clear(ctx);
     wf_zoo_free(zoo);
 }

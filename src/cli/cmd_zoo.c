@@ -141,14 +141,6 @@ static void print_imported(const importing *i, int which) {
     cli_print("\n");
 }
 
-/* A table that was split: how to judge on all of it. */
-static void say_split(const importing *i) {
-    const wf_data_desc *desc = &i->recipe.data;
-    if (i->data == NULL || desc->path == NULL || desc->test_path != NULL) return;
-    wf__run_say(i->app, "%s: scored on %zu of %zu rows; --whole takes them all", desc->path,
-                i->data->n_test, i->data->n_train + i->data->n_test);
-}
-
 static void say_folded(const importing *i) {
     for (int k = 0; k < i->result.n_collections; k++) {
         const wf_import_collection *one = &i->result.collections[k];
@@ -179,7 +171,7 @@ static wf_status import_networks(importing *i) {
     WF_TRY(wf_zoo_import_all(app->ctx, app->argument, app->n_arguments, &desc, out, &i->result));
     say_folded(i);
     WF_TRY(score_collections(i));
-    say_split(i);
+    if (i->data != NULL) cli_say_split(app, &i->recipe, i->data);
     if (app->json) return cli_print_json(app, import_to_json(i));
     for (int k = 0; k < i->result.n_collections; k++) print_imported(i, k);
     return WF_OK;

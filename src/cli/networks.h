@@ -33,6 +33,8 @@ void cli_warn_unsuited(wf_run_app *app, const char *path, const wf_run_recipe *r
 /* Warns as above where nobody has seen that these data suit the networks: they were brought in
  * without them, or another scale is said than the collection's own. */
 wf_status cli_check_data(wf_run_app *app, const wf_zoo *zoo, const wf_run_recipe *recipe);
+/* A table that was split: how to judge on all of it. Not for a recipe, which --whole refuses. */
+void cli_say_split(wf_run_app *app, const wf_run_recipe *recipe, const wf_dataset *data);
 /* --data, which was given, as the networks of `zoo` want it, checked so. wf_dataset_free it. */
 wf_status cli_open_data(wf_run_app *app, const wf_zoo *zoo, wf_dataset **out);
 

@@ -36,11 +36,20 @@ wf_status cli_check_data(wf_run_app *app, const wf_zoo *zoo, const wf_run_recipe
     return WF_OK;
 }
 
+void cli_say_split(wf_run_app *app, const wf_run_recipe *recipe, const wf_dataset *data) {
+    const char *path = recipe->data.path;
+    if (path == NULL || recipe->data.test_path != NULL || strcmp(path, cli_text(app, "data")) != 0)
+        return;
+    wf__run_say(app, "%s: judged on %zu of %zu rows; --whole takes them all", path, data->n_test,
+                data->n_train + data->n_test);
+}
+
 wf_status cli_open_data(wf_run_app *app, const wf_zoo *zoo, wf_dataset **out) {
     wf_run_recipe recipe;
     *out = NULL;
     wf_status status = wf__run_data_recipe(app, cli_text(app, "data"), zoo, &recipe);
     if (status == WF_OK) status = wf__run_recipe_dataset(app, &recipe, out);
+    if (status == WF_OK) cli_say_split(app, &recipe, *out);
     if (status == WF_OK) status = cli_check_data(app, zoo, &recipe);
     wf__run_recipe_free(&recipe);
     if (status == WF_OK) return WF_OK;

@@ -149,7 +149,9 @@ static wf_status no_such_class(wf_ctx *ctx, const wf_table *table, const wf_prep
     wf_text list = wf_text_start(names, sizeof names);
     for (size_t k = 0; k < out->n_classes; k++)
         wf_text_add(&list, "%s%s", k > 0 ? ", " : "", out->classes[k]);
-    return wf_fail(ctx, WF_ERR_INPUT, "%s: classes names '%.*s'%s; the classes are: %s%s",
+    return wf_fail(ctx, WF_ERR_INPUT,
+                   "%s: classes names '%.*s'%s; the classes are: %s%s. List them in the order of "
+                   "the networks' outputs (--classes)",
                    table->label, (int)(item->length > 80 ? 80 : item->length), item->name,
                    again ? " twice" : ", which does not occur", names, list.cut ? " ..." : "");
 }

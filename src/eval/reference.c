@@ -278,8 +278,9 @@ static void set_notes(wf_reference *ref) {
     size_t faultless = count_faultless(ref);
     wf_text notes = wf_text_start(ref->notes, sizeof ref->notes);
     if (ref->m < ref->desc.cloud)
-        wf_text_add(&notes, "cloud of %zu instead of %zu: the collection has no more", ref->m,
-                    ref->desc.cloud);
+        wf_text_add(&notes,
+                    "WCS and JWS compare with all %zu networks of the collection; %zu are better",
+                    ref->m, ref->desc.cloud);
     if (ref->data == NULL)
         wf_text_add(&notes, "%sno labelled data: only WCS and diversity are defined",
                     notes.length > 0 ? "; " : "");

@@ -47,7 +47,7 @@ wf__style wf__style_of(const wf_report_desc *desc, int index) {
     if (starts_with(name, "perturbation"))
         return (wf__style){"k-perturbation", perturbation_mark(desc, index), 2.3};
     if (starts_with(name, "average-matched"))
-        return (wf__style){"k-matched", WF_MARK_TRIANGLE, 2.6};
+        return (wf__style){"k-matched", WF_MARK_TRIANGLE_DOWN, 2.6};
     if (starts_with(name, "average")) return (wf__style){"k-average", WF_MARK_TRIANGLE, 2.6};
     return (wf__style){"k-other", WF_MARK_SQUARE, 2.4};
 }

@@ -87,9 +87,14 @@ expect train-nowhere 2 "say where the flow goes" "$weft" train "$recipe" --zoo m
 expect other-widths 3 "without --zoo the scores on --data are shown" "$weft" eval --zoo four.safetensors --nets six.safetensors --data spirals
 
 # All rows of a table, where the networks have seen none of it.
-expect split 0 "scored on 60 of 300 rows; --whole takes them all" "$weft" zoo import nets -a relu --data own.tsv -o part.safetensors
+expect split 0 "judged on 60 of 300 rows; --whole takes them all" "$weft" zoo import nets -a relu --data own.tsv -o part.safetensors
 expect whole 0 "on 300 examples of own" "$weft" zoo import nets -a relu --data own.tsv --whole -o all.safetensors
 check "nothing is left to say" sh -c '! grep -q rows "$0"' "$scratch/err"
+expect eval-split 0 "networks" "$weft" eval --nets all.safetensors --data own.tsv
+check "eval says on how many rows it judges" grep -q "own.tsv: judged on 60 of 300 rows; --whole takes them all" "$scratch/err"
+printf '[data]\npath = own.tsv\n' >table.conf
+expect eval-recipe 0 "networks" "$weft" eval --nets all.safetensors --data table.conf
+check "a recipe, which --whole refuses, gets no such advice" sh -c '! grep -q -e --whole "$0"' "$scratch/err"
 expect whole-builtin 2 "a test part of its own" "$weft" eval --nets nets --data spirals --whole
 check "a plan keeps it" sh -c '"$0" fit all.safetensors -m 0.001 --data own.tsv --whole -o whole -q >/dev/null && grep -q "^test_path = .*own.tsv" whole.recipe.conf' "$weft"
 
@@ -106,6 +111,7 @@ printf '[data]\npath = own.tsv\nclasses = c, a, b\nscale = standard\n[zoo]\narch
 "$weft" zoo export order.safetensors --all -o order -q >/dev/null
 "$weft" zoo import order -a relu --data own.tsv --scale standard --classes c,a,b -o ordered.safetensors -q >/dev/null
 check "the order of classes is remembered" test "$(eval_mean ordered.safetensors own.tsv)" = "$(eval_mean ordered.safetensors own.tsv '--classes c,a,b')"
+expect other-classes 3 "the classes are: 0, 1, 2. List them in the order of the networks' outputs (--classes)" "$weft" eval --nets ordered.safetensors --data spirals
 check "another one that is said rules" test "$(eval_mean ordered.safetensors own.tsv '--classes a,b,c')" != "$(eval_mean ordered.safetensors own.tsv)"
 "$weft" fit ordered.safetensors --data own.tsv -m 0.01 -o order.flow -q >/dev/null
 check "the recipe of a fit has it" grep -q '^classes = c,a,b' order.flow.recipe.conf

@@ -6,6 +6,8 @@ cd "$scratch" || exit 1
 expect recipe-by-name 0 "parameters" "$weft" model info tiny
 expect recipe-unknown 3 "there is no file tinny, and no recipe of that name (did you mean tiny?)" "$weft" model info tinny
 expect recipe-path 3 "none/tiny" "$weft" model info none/tiny
+cp "$weft" "$scratch/alone"
+expect recipes-none 0 "none: make install puts them beside the program" env WEFT_RECIPES= "$scratch/alone" help recipes
 expect recipes-listed 0 "tiny" "$weft" help recipes
 cp "$root/tests/cli/tiny.conf" other.conf
 expect file-first 0 "parameters" "$weft" model info other.conf

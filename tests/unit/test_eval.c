@@ -326,7 +326,7 @@ static void copies_are_visible(void **state) {
     memcpy(copy + params, f->weights + 9 * params, params * sizeof *copy);
     wf_reference *reference;
     assert_ok(f->ctx, wf_reference_open(f->ctx, f->zoo, f->data, NULL, &reference));
-    assert_non_null(strstr(wf_reference_notes(reference), "cloud of 24"));
+    assert_non_null(strstr(wf_reference_notes(reference), "compare with all 24 networks"));
     wf_eval_row row;
     wf_points points;
     assert_ok(f->ctx, wf_eval_networks(f->ctx, reference, "copy", copy, 2, &row, &points));

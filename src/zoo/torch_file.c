@@ -370,11 +370,12 @@ void wf_torch_close(wf_torch_file *file) {
     free(file);
 }
 
-wf_status wf_torch_description(wf_ctx *ctx, wf_torch_file *file, char **out) {
-    static const char name[] = "net/extra/weft.graph";
+wf_status wf_torch_note(wf_ctx *ctx, wf_torch_file *file, const char *key, char **out) {
     enum { longest = 16 << 20 };
+    char name[128];
+    snprintf(name, sizeof name, "net/extra/%s", key);
     *out = NULL;
-    size_t entry = wf_zip_find(&file->zip, name, sizeof name - 1);
+    size_t entry = wf_zip_find(&file->zip, name, strlen(name));
     if (entry == file->zip.n || file->zip.entries[entry].size > longest) return WF_OK;
     contents text = {0};
     size_t size = file->zip.entries[entry].size;

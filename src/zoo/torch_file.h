@@ -17,9 +17,9 @@ void wf_torch_close(wf_torch_file *file);
 size_t wf_torch_count(const wf_torch_file *file);
 const wf_st_tensor *wf_torch_at(const wf_torch_file *file, size_t index);
 
-/* The description that weft keeps in the .pt files it writes; *out is NULL where there is none,
- * else free() it. */
-wf_status wf_torch_description(wf_ctx *ctx, wf_torch_file *file, char **out);
+/* A note that weft keeps in the .pt files it writes (torch_write.h); *out is NULL where there is
+ * none, else free() it. */
+wf_status wf_torch_note(wf_ctx *ctx, wf_torch_file *file, const char *key, char **out);
 
 /* Does the file look like the work of torch.save, this container or the one before it? */
 wf_status wf_torch_recognise(wf_ctx *ctx, const char *path, bool *out);

@@ -2,7 +2,7 @@
  *
  *   net/data.pkl            pickle, protocol 2: OrderedDict of name -> _rebuild_tensor_v2(...)
  *   net/byteorder           "little"
- *   net/extra/weft.graph    the description, where there is one
+ *   net/extra/KEY           what the caller notes, as weft.graph
  *   net/data/0, 1 ...       one storage for each tensor, raw floats
  *   net/version             "3"
  *
@@ -165,13 +165,15 @@ static wf_status add_pickle(archive *a, const char *path, const wf_st_tensor *te
 }
 
 static wf_status add_entries(archive *a, const char *path, const wf_st_tensor *tensors, size_t n,
-                             const char *description) {
+                             const char *const (*notes)[2], size_t n_notes) {
+    char name[128];
     WF_TRY(add_pickle(a, path, tensors, n));
     WF_TRY(add_entry(a, "net/byteorder", "little", 6));
-    if (description != NULL)
-        WF_TRY(add_entry(a, "net/extra/weft.graph", description, strlen(description)));
+    for (size_t i = 0; i < n_notes; i++) {
+        snprintf(name, sizeof name, "net/extra/%s", notes[i][0]);
+        WF_TRY(add_entry(a, name, notes[i][1], strlen(notes[i][1])));
+    }
     for (size_t i = 0; i < n; i++) {
-        char name[32];
         snprintf(name, sizeof name, "net/data/%zu", i);
         WF_TRY(add_entry(a, name, tensors[i].data, tensors[i].bytes));
     }
@@ -189,12 +191,12 @@ static wf_status check_size(wf_ctx *ctx, const char *path, const wf_st_tensor *t
 }
 
 wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
-                         const char *description) {
+                         const char *const (*notes)[2], size_t n_notes) {
     archive a = {.ctx = ctx};
     WF_TRY(check_size(ctx, path, tensors, n));
     wf_status status = wf_writer_open(ctx, path, &a.file);
     bool opened = status == WF_OK;
-    if (opened) status = add_entries(&a, path, tensors, n, description);
+    if (opened) status = add_entries(&a, path, tensors, n, notes, n_notes);
     char *directory = wf_long_text_end(&a.directory);
     if (status == WF_OK && directory == NULL) status = no_memory(&a, path);
     if (status == WF_OK) status = end_archive(&a, directory);

@@ -5,9 +5,9 @@
 
 #include "base/safetensors.h"
 
-/* Tensors are F32. description (NULL: none) is kept as NAME/extra/weft.graph, which torch does not
+/* Tensors are F32. Notes are pairs of key and text, kept as NAME/extra/KEY, which torch does not
  * look at. Atomic and durable. */
 wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
-                         const char *description);
+                         const char *const (*notes)[2], size_t n_notes);
 
 #endif

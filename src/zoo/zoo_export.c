@@ -3,6 +3,7 @@
 #include "weft/import.h"
 #include "base/safetensors.h"
 #include "graph/describe.h"
+#include "weft/data.h"
 #include "zoo/torch_write.h"
 #include "zoo/zoo_import_files.h"
 #include "zoo/zoo_import_items.h"
@@ -19,6 +20,13 @@ typedef struct exporter {
     float *weights, *unfolded_weights;
     wf_st_tensor *tensors;
 } exporter;
+
+/* What is written beside the tensors. */
+typedef struct metadata {
+    const char *pair[6][2];
+    size_t n;
+    char scale[WF_SETTING_BUFFER];
+} metadata;
 
 /* The description with the caller's names on its linear and convolution layers. */
 static wf_status rename_layers(exporter *e, const char *names) {
@@ -61,6 +69,21 @@ static wf_status unfold_norms(exporter *e) {
     return WF_OK;
 }
 
+static void add_meta(metadata *m, const char *key, const char *value) {
+    if (value == NULL) return;
+    m->pair[m->n][0] = key;
+    m->pair[m->n++][1] = value;
+}
+
+/* How the networks read data, as far as the collection says. */
+static void add_reading(metadata *m, const wf_zoo *zoo) {
+    wf_data_desc data;
+    if (wf_zoo_scale(zoo, &data.scale))
+        add_meta(m, "weft.scale",
+                 wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), &data, m->scale));
+    add_meta(m, "weft.classes", wf_zoo_meta(zoo, "weft.classes"));
+}
+
 static wf_status export_network(exporter *e, const wf_zoo *zoo, size_t index, const char *path,
                                 const char *names) {
     WF_TRY(wf_graph_clone(e->ctx, wf_zoo_graph(zoo), &e->graph));
@@ -83,14 +106,16 @@ static wf_status export_network(exporter *e, const wf_zoo *zoo, size_t index, co
                                  .data = weights + block->offset};
         tensor->rank = wf_block_shape(graph, block, tensor->shape);
     }
+    metadata m = {.n = 0};
+    const char *const(*pairs)[2] = (const char *const(*)[2])m.pair;
+    add_meta(&m, "weft.graph", e->json);
+    add_reading(&m, zoo);
     if (wf_import_torch_name(path))
-        return wf_torch_write(e->ctx, path, e->tensors, blocks, e->json);
-    const char *meta[][2] = {{"format", "pt"}, /* what the safetensors library writes for PyTorch */
-                             {"weft.graph", e->json},
-                             {"weft.arch", e->graph->text},
-                             {"weft.activation", wf_activation_name(graph->activation)}};
-    return wf_st_write(e->ctx, path, e->tensors, blocks, (const char *const(*)[2])meta,
-                       sizeof meta / sizeof *meta);
+        return wf_torch_write(e->ctx, path, e->tensors, blocks, pairs, m.n);
+    add_meta(&m, "format", "pt"); /* as the safetensors library does for PyTorch */
+    add_meta(&m, "weft.arch", e->graph->text);
+    add_meta(&m, "weft.activation", wf_activation_name(graph->activation));
+    return wf_st_write(e->ctx, path, e->tensors, blocks, pairs, m.n);
 }
 
 wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,

@@ -10,28 +10,44 @@
 
 /* --- networks that are only looked at --------------------------------------------------------- */
 
-/* What a file says of itself: whether it is a collection, else the description that an export has;
- * *graph NULL: none. */
-static wf_status read_description(wf_ctx *ctx, const char *path, bool *collection,
-                                  wf_graph **graph) {
+/* What an export says of its networks; NULL: nothing. */
+static const char *const export_keys[] = {"weft.graph", "weft.scale", "weft.classes"};
+enum { of_graph, of_scale, of_classes, n_export_keys };
+typedef char *export_notes[n_export_keys];
+
+static void free_notes(export_notes notes) {
+    for (int i = 0; i < n_export_keys; i++) free(notes[i]);
+}
+
+static wf_status read_note(wf_ctx *ctx, const wf_import_source *s, const char *key, char **out) {
+    if (s->torch != NULL) return wf_torch_note(ctx, s->torch, key, out);
+    const char *text = wf_st_meta(s->st, key);
+    if (text == NULL) return WF_OK;
+    *out = strdup(text);
+    return *out != NULL ? WF_OK : wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", key);
+}
+
+/* What a file says of itself: whether it is a collection, else the notes that an export has. */
+static wf_status read_notes(wf_ctx *ctx, const char *path, bool *collection, export_notes notes) {
     wf_import_source s = {0};
-    char *json = NULL;
     bool torch = false;
-    *collection = false;
-    *graph = NULL;
     wf_status status = wf_torch_recognise(ctx, path, &torch);
     if (status == WF_OK)
         status = torch ? wf_torch_open(ctx, path, &s.torch) : wf_st_open(ctx, path, &s.st);
-    if (status == WF_OK && torch) status = wf_torch_description(ctx, s.torch, &json);
-    const char *text = status != WF_OK ? NULL : torch ? json : wf_st_meta(s.st, "weft.graph");
-    if (status == WF_OK && !torch)
-        *collection = wf_st_meta(s.st, "weft.format") != NULL ||
-                      (text == NULL && wf_st_meta(s.st, "weft.arch") != NULL);
-    if (status == WF_OK && text != NULL && !*collection)
-        status = wf_graph_from_json(ctx, text, 0, graph);
-    free(json);
+    for (int i = 0; status == WF_OK && i < n_export_keys; i++)
+        status = read_note(ctx, &s, export_keys[i], &notes[i]);
+    *collection = status == WF_OK && !torch &&
+                  (wf_st_meta(s.st, "weft.format") != NULL ||
+                   (notes[of_graph] == NULL && wf_st_meta(s.st, "weft.arch") != NULL));
     wf__import_close(&s);
     return status;
+}
+
+/* How the networks read data; what is no scale or list of classes is told where data are opened. */
+static wf_status keep_reading(wf_ctx *ctx, export_notes notes, wf_zoo *zoo) {
+    for (int i = of_scale; i <= of_classes; i++)
+        if (notes[i] != NULL) WF_TRY(wf_zoo_set_meta(ctx, zoo, export_keys[i], notes[i]));
+    return WF_OK;
 }
 
 /* The networks that were read, as a collection in memory. */
@@ -57,14 +73,16 @@ wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *li
     const wf_import_desc desc = {0};
     wf_importer imp = {.ctx = ctx, .desc = &desc, .keep_norm = true};
     wf_import_files files;
+    export_notes notes = {NULL};
     bool collection = false;
     *out = NULL;
     wf_status status = wf_import_files_list(ctx, &path, 1, true, &files);
-    if (status == WF_OK)
-        status = read_description(ctx, files.list[0].path, &collection, &imp.described);
+    if (status == WF_OK) status = read_notes(ctx, files.list[0].path, &collection, notes);
     if (status == WF_OK && collection && files.n == 1) status = wf_zoo_open(ctx, path, out);
     else if (status == WF_OK) {
-        if (imp.described == NULL && like != NULL)
+        if (notes[of_graph] != NULL && !collection)
+            status = wf_graph_from_json(ctx, notes[of_graph], 0, &imp.described);
+        if (status == WF_OK && imp.described == NULL && like != NULL)
             status = wf_graph_clone(ctx, like, &imp.described);
         if (status == WF_OK && imp.described == NULL)
             status = wf_fail(ctx, WF_ERR_INPUT,
@@ -73,7 +91,13 @@ wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_graph *li
                              files.list[0].path);
         if (status == WF_OK) status = wf__import_add_files(&imp, &files);
         if (status == WF_OK) status = gather(&imp, path, out);
+        if (status == WF_OK) status = keep_reading(ctx, notes, *out);
     }
+    if (status != WF_OK) {
+        wf_zoo_free(*out);
+        *out = NULL;
+    }
+    free_notes(notes);
     wf_import_files_free(&files);
     wf__importer_free(&imp);
     return status;

@@ -112,6 +112,10 @@ printf '[data]\npath = own.tsv\nclasses = c, a, b\nscale = standard\n[zoo]\narch
 "$weft" zoo import order -a relu --data own.tsv --scale standard --classes c,a,b -o ordered.safetensors -q >/dev/null
 check "the order of classes is remembered" test "$(eval_mean ordered.safetensors own.tsv)" = "$(eval_mean ordered.safetensors own.tsv '--classes c,a,b')"
 expect other-classes 3 "the classes are: 0, 1, 2. List them in the order of the networks' outputs (--classes)" "$weft" eval --nets ordered.safetensors --data spirals
+for format in safetensors pt; do
+    "$weft" zoo export ordered.safetensors --all -o "again-$format" --format $format -q >/dev/null
+    check "exported $format files keep scale and order" test "$(eval_mean again-$format own.tsv)" = "$(eval_mean ordered.safetensors own.tsv)"
+done
 check "another one that is said rules" test "$(eval_mean ordered.safetensors own.tsv '--classes a,b,c')" != "$(eval_mean ordered.safetensors own.tsv)"
 "$weft" fit ordered.safetensors --data own.tsv -m 0.01 -o order.flow -q >/dev/null
 check "the recipe of a fit has it" grep -q '^classes = c,a,b' order.flow.recipe.conf

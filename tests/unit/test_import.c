@@ -665,7 +665,7 @@ static void folded_norms(void **state) {
         tensors[b].rank = wf_block_shape(graph, block, tensors[b].shape);
     }
     assert_int_equal(graph->n_params, sizeof w / sizeof *w);
-    assert_ok(ctx, wf_torch_write(ctx, in_folder("norm.pt"), tensors, 7, NULL));
+    assert_ok(ctx, wf_torch_write(ctx, in_folder("norm.pt"), tensors, 7, NULL, 0));
     wf_import_desc desc = {.arch = folded_arch};
     wf_import_result result;
     assert_ok(ctx, wf_zoo_import(ctx, in_folder("norm.pt"), &desc, in_folder("norm-out"), &result));

@@ -147,6 +147,7 @@ wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out, char sentence[WF
     wf_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL) return WF_ERR_MEMORY;
     comm->desc = *desc;
+    comm->blamed = -1;
     wf_status status = wf__mpi_join(comm, sentence);
     if (status == WF_OK && comm->size == 1) {
         wf__mpi_leave(comm);
@@ -265,12 +266,14 @@ wf_status wf_agree(wf_ctx *ctx, wf_status mine) {
     wf_status status = worst < 0 ? WF_OK : (wf_status)all[worst];
     if (size > small) free(all), free(start);
     if (!done) return result(ctx, comm, false);
+    comm->blamed = worst;
     if (worst < 0) return WF_OK;
     outcome told = {.status = (int32_t)status};
     if (worst == comm->rank)
         snprintf(told.sentence, sizeof told.sentence, "%s", wf_last_error(ctx));
-    if (!wf__mpi_broadcast(comm, &told, sizeof told, worst)) return result(ctx, comm, false);
-    if (worst == comm->rank) return status;
+    done = wf__mpi_broadcast(comm, &told, sizeof told, worst);
+    if (worst == comm->rank) return status; /* a rank that has heard of it may have given up */
+    if (!done) return result(ctx, comm, false);
     return wf_fail(ctx, status, "%s: %s", wf_rank_name(comm, worst), told.sentence);
 }
 
@@ -280,14 +283,17 @@ wf_status wf_agree_rows(wf_ctx *ctx, wf_status mine, void *rows, size_t row_byte
 }
 
 wf_status wf_from_rank_0(wf_ctx *ctx, wf_status status) {
-    const wf_comm *comm = wf__ctx_comm(ctx);
+    wf_comm *comm = wf__ctx_comm(ctx);
     if (comm == NULL) return status;
     int32_t code = (int32_t)status;
     WF_TRY(wf_broadcast(ctx, &code, sizeof code));
+    comm->blamed = code == WF_OK ? -1 : 0;
     if (code == WF_OK) return WF_OK;
     char sentence[WF_COMM_SENTENCE];
     snprintf(sentence, sizeof sentence, "%s", wf_last_error(ctx));
-    WF_TRY(wf_broadcast(ctx, sentence, sizeof sentence));
+    bool done = wf__mpi_broadcast(comm, sentence, sizeof sentence, 0);
+    if (comm->rank == 0) return status; /* a rank that has heard of it may have given up */
+    if (!done) return result(ctx, comm, false);
     return wf_fail(ctx, (wf_status)code, "%s", sentence);
 }
 

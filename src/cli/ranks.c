@@ -54,9 +54,18 @@ const char *cli_ranks_failed(wf_run_app *app, wf_status status, const char *sent
     if (app->comm == NULL) return sentence;
     if (app->ctx != NULL) wf_comm_give_up(app->ctx, status, sentence);
     const char *elsewhere = wf_comm_failure(app->comm);
-    if (elsewhere != NULL) sentence = elsewhere;
+    bool speaks = wf_comm_rank(app->comm) == 0;
+    /* Ranks fail together when all find the same fault; only work that was stopped has another
+     * rank's reason. */
+    if (elsewhere != NULL && (!speaks || status == WF_ERR_INTERRUPTED)) sentence = elsewhere;
     bool lost = elsewhere != NULL && strncmp(elsewhere, "rank 0 ", 7) == 0;
-    return wf_comm_rank(app->comm) == 0 || lost ? sentence : "";
+    if (!speaks && !lost) return "";
+    bool of_its_host = status == WF_ERR_DISK || status == WF_ERR_MEMORY;
+    if (!of_its_host || sentence == elsewhere || strncmp(sentence, "rank ", 5) == 0)
+        return sentence;
+    static char named[sizeof app->sentence + 96];
+    snprintf(named, sizeof named, "rank 0 on %s: %s", wf_comm_host(app->comm, 0), sentence);
+    return named;
 }
 
 int cli_ranks_leave(wf_run_app *app, int code) {

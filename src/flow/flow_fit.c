@@ -67,6 +67,17 @@ static void tell_idle_ranks(const wf_trainer *tr) {
             split->ranks);
 }
 
+/* With several ranks the message names the first whose numbers are not finite. */
+static wf_status diverged(wf_trainer *tr, const char *what, double value) {
+    const wf_split *split = tr->draw.flow.split;
+    char named[144];
+    int rank;
+    if (split == NULL) return wf__trainer_diverged(tr, tr->ctx, tr->state.made + 1, what, value);
+    WF_TRY(wf_split_find_diverged(tr->ctx, split, tr->draw.flow.loss, tr->grad, &rank));
+    snprintf(named, sizeof named, "%s (%s)", what, wf_rank_name(wf__ctx_comm(tr->ctx), rank));
+    return wf__trainer_diverged(tr, tr->ctx, tr->state.made + 1, named, value);
+}
+
 /* One update. */
 static wf_status update(wf_trainer *tr, double *loss) {
     size_t update = tr->state.made;
@@ -77,10 +88,9 @@ static wf_status update(wf_trainer *tr, double *loss) {
     batch->flags = clock_flags(tr);
     wf_flow_interpolate(tr->ctx, &tr->path_form, tr->desc.seed, (uint32_t)update, &tr->draw.flow);
     WF_TRY(wf_flow_loss(tr->ctx, tr->field, tr->arrays.weights, &tr->draw.flow, loss, tr->grad));
-    if (!isfinite(*loss)) return wf__trainer_diverged(tr, tr->ctx, update + 1, "loss", *loss);
+    if (!isfinite(*loss)) return diverged(tr, "loss", *loss);
     double norm = wf_optim_norm(tr->ctx, tr->optim, tr->grad);
-    if (!isfinite(norm))
-        return wf__trainer_diverged(tr, tr->ctx, update + 1, "gradient's norm", norm);
+    if (!isfinite(norm)) return diverged(tr, "gradient's norm", norm);
     if (tr->desc.kept == WF_KEPT_BEST && *loss < tr->state.best_loss) {
         tr->state.best_loss = *loss;
         memcpy(tr->arrays.best, tr->arrays.weights, tr->field->params * sizeof(float));

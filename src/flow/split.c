@@ -1,7 +1,9 @@
 #include "flow/split.h"
 
+#include "flow/fit_common.h"
 #include "tensor/tape.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,4 +211,25 @@ wf_status wf_split_backward(wf_ctx *ctx, const wf_split *split, wf_status mine, 
     }
     sum_free(&sum);
     return sum.mine;
+}
+
+wf_status wf_split_find_diverged(wf_ctx *ctx, const wf_split *split, const double *loss,
+                                 float *scratch, int *rank) {
+    wf_field *field = split->field;
+    size_t ranks = (size_t)split->ranks;
+    wf_range own = wf_split_networks(split, split->rank);
+    uint8_t *well;
+    *rank = 0;
+    WF_TRY(wf_alloc(ctx, ranks, 1, "ranks", &well));
+    bool fine = true;
+    for (size_t b = own.first; b < own.last; b++) fine = fine && isfinite(loss[b]);
+    if (split->rank < split->active && fine)
+        fine = field->kind->add(field, 0, field->params, scratch, true) &&
+               wf_all_finite(scratch, field->params);
+    well[split->rank] = fine;
+    wf_status status = wf_gather_rows(ctx, well, 1, ranks);
+    for (int r = split->ranks; r-- > 0 && status == WF_OK;)
+        if (!well[r]) *rank = r;
+    free(well);
+    return status;
 }

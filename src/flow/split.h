@@ -33,5 +33,9 @@ wf_status wf_split_meet(wf_ctx *ctx, const wf_split *split, wf_status mine, uint
  * summed: a failure of the sum, behind which no rank waits for another. */
 wf_status wf_split_backward(wf_ctx *ctx, const wf_split *split, wf_status mine, const void *dv,
                             float *grad, wf_status *summed);
+/* After an update that diverged: the first rank whose losses or gradients are not finite, 0 where
+ * each by itself is. loss: of all networks. scratch (params of the field). */
+wf_status wf_split_find_diverged(wf_ctx *ctx, const wf_split *split, const double *loss,
+                                 float *scratch, int *rank);
 
 #endif

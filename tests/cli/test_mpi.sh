@@ -106,6 +106,8 @@ same_run "fresh networks, 3 ranks" 3 fresh $fresh
 same_run "a batch of 2, 3 ranks" 3 few $quick --set train.batch=2
 expect "a flow that diverges ends all ranks" 1 "training diverged at update" ranks 3 train "$recipe" --set train.lr=1000 --set train.weight_decay=1000 --set train.clip=0 --set train.batch=96 -z zoo.safetensors -o wild.safetensors
 check "and is told once" test "$(grep -c 'training diverged' err)" = 1
+check "a rank with numbers that are not finite is named" grep -q "the [a-z' ]* (rank [0-2] on $(hostname)) is " err
+expect "a fault that all ranks find" 1 "weft: gone.safetensors: all 40 networks diverged" ranks 3 zoo train "$recipe" --set zoo.lr=1e30 -o gone.safetensors
 
 # --- single commands
 "$weft" sample muon/flow.safetensors -n 7 -o nets.safetensors --solver dopri5 -q >/dev/null 2>&1
@@ -187,8 +189,9 @@ if ! ldd "$weft" | grep -q lib[at]san && ${CC:-cc} -shared -fPIC full.c -o full.
     check "there is no file" test ! -e full.safetensors
     expect "with room the same command goes on" 0 "40 networks" ranks 2 zoo train "$recipe" -o full.safetensors
     check "to the same file" cmp zoo.safetensors full.safetensors
-    expect "rank 0's disk is full" 4 "No space left on device" of_two 0 train "$recipe" --set train.batch=96 -z zoo.safetensors -o full-flow.safetensors
-    check "there is no flow" test ! -e full-flow.safetensors
+    expect "rank 0's disk is full" 4 "rank 0 on $(hostname): full-flow.safetensors" of_two 0 train "$recipe" --set train.batch=96 -z zoo.safetensors -o full-flow.safetensors
+    check "with the system's words, once" test "$(grep '^weft:' err | grep -c 'No space left on device')" = 1
+check "there is no flow" test ! -e full-flow.safetensors
 fi
 
 # A collection whose rank 1 is killed: what rank 0 had trained is kept.

@@ -189,8 +189,15 @@ static void failures_are_shared(void **state) {
     mine = rank == 0 ? wf_fail(ctx, WF_ERR_INTERRUPTED, "stopped") : WF_OK;
     assert_fails(ctx, wf_agree(ctx, mine), WF_ERR_INTERRUPTED, "stopped");
     if (ranks == 1) return;
+    assert_int_equal(comm->blamed, 0);
     if (rank == 1) mine = wf_fail(ctx, WF_ERR_INPUT, "a damaged file");
     assert_fails(ctx, wf_agree(ctx, mine), WF_ERR_INPUT, "a damaged file");
+    assert_int_equal(comm->blamed, 1);
+    mine = rank == 0 ? wf_fail(ctx, WF_ERR_DISK, "no room") : WF_OK;
+    assert_fails(ctx, wf_from_rank_0(ctx, mine), WF_ERR_DISK, "no room");
+    assert_int_equal(comm->blamed, 0);
+    assert_ok(ctx, wf_agree(ctx, WF_OK));
+    assert_int_equal(comm->blamed, -1);
 }
 
 static void different_texts_are_found(void **state) {

@@ -42,7 +42,7 @@ typedef enum notice_kind { BEAT, FAILURE, INTERRUPTION, FAREWELL } notice_kind;
 
 typedef struct notice {
     int32_t kind, status;
-    int32_t rank; /* that failed: the sender, or one that it has found lost */
+    int32_t rank; /* that failed: the sender, one that it has found lost, or whom all blame */
     char sentence[WF_COMM_SENTENCE];
 } notice;
 
@@ -109,7 +109,8 @@ static void tell_all(wf_comm *comm, const notice *what) {
 }
 
 void wf__mpi_tell_failure(wf_comm *comm, wf_status status, const char *sentence) {
-    notice what = {.kind = FAILURE, .status = (int32_t)status, .rank = comm->rank};
+    int rank = comm->blamed >= 0 ? comm->blamed : comm->rank;
+    notice what = {.kind = FAILURE, .status = (int32_t)status, .rank = rank};
     snprintf(what.sentence, sizeof what.sentence, "%s", sentence);
     pthread_mutex_lock(&comm->mpi->lock);
     tell_all(comm, &what);
@@ -122,7 +123,7 @@ static void stop_work(wf_comm *comm) {
     if (ctx != NULL) wf_interrupt(ctx);
 }
 
-/* A rank that is found lost is named already. */
+/* Of another rank than the sender the sentence is complete. */
 static void failed_elsewhere(wf_comm *comm, int from, const notice *what) {
     char sentence[WF_COMM_SENTENCE];
     if (what->rank == from)

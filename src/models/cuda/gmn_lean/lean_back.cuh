@@ -1,4 +1,6 @@
-/* lean_back: common parts of the kernels of the lean backward; see lean_backward.cu. */
+/* lean_back: common parts of the kernels of the lean backward; see lean_backward.cu. Activations
+ * are in fp16, two at a time, doubled together with their slopes: the panel of z holds 2 z, that of
+ * do holds do / 2. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
 
@@ -48,7 +50,8 @@ template <int D, int Q, int MS> struct layout {
                          tile_dx = 2 * wide + z_strips;
     static constexpr int of_w1 = strips * wide, used_squares = of_w1 + wide * z_strips;
     static_assert(used_squares <= all_squares, "weight gradients stay in registers");
-    /* Sums over segments: with the whole of deb at hand deb, deb e^; always de' (w2 z + c2), do. */
+    /* Sums over segments: with the whole of deb at hand deb, deb e^; always de' (w2 z + c2), do / 2
+     * (of its columns a block has a Q-th). */
     static constexpr int kinds = Q == 1 ? 4 : 2, kind_gate = kinds - 2, kind_do = kinds - 1;
     static constexpr int w2 = (int)panel_bytes(hidden, D), tiles = w2 + (int)panel_bytes(D, zs),
                          each = (tile_dx + strips) * strip_bytes, carried = tiles + groups * each,
@@ -121,6 +124,29 @@ template <int D, int Q, int MS> struct worker {
         return (p.f.n_tasks + each - 1) / each;
     }
 };
+
+/* --- units ------------------------------------------------------------------------------------ */
+/* Twice two activations, and twice their slopes, in fp16: x + x t and 1 + t + x r (1 - t^2), t =
+ * tanh(x p). */
+template <bool Gelu>
+__device__ inline void double_units(float low, float high, uint32_t *value, uint32_t *slope) {
+    uint32_t x, t, r = 0x38003800u; /* a half */
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    if (Gelu) /* p = 0.79788 + 0.035677 x^2, r = p + 2 * 0.035677 x^2; after x^2 = 240 tanh is 1 */
+        asm("{.reg .b32 s, p; mul.f16x2 s, %2, %2; min.f16x2 s, s, %3; fma.rn.f16x2 p, s, %4, %5; "
+            "fma.rn.f16x2 %1, s, %6, %5; mul.f16x2 p, p, %2; tanh.approx.f16x2 %0, p;}"
+            : "=r"(t), "=r"(r)
+            : "r"(x), "r"(0x5b805b80u), "r"(0x28912891u), "r"(0x3a623a62u), "r"(0x2eda2edau));
+    else
+        asm("{.reg .b32 p; mul.f16x2 p, %1, %2; tanh.approx.f16x2 %0, p;}"
+            : "=r"(t)
+            : "r"(x), "r"(r));
+    asm("fma.rn.f16x2 %0, %1, %2, %1;" : "=r"(*value) : "r"(x), "r"(t));
+    asm("{.reg .b32 n, u, w; neg.f16x2 n, %1; fma.rn.f16x2 u, n, %1, %4; mul.f16x2 u, u, %2; "
+        "add.f16x2 w, %1, %4; fma.rn.f16x2 %0, u, %3, w;}"
+        : "=r"(*slope)
+        : "r"(t), "r"(x), "r"(r), "r"(0x3c003c00u));
+}
 
 /* What both ways to compute have in common. */
 template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
@@ -225,6 +251,48 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
             tile_backward_mma<group_products, strip / 16>(deb, tile(place, at::tile_dx + s),
                                                           16 * warp, 0, w1(), s * strip, 0, s == 0);
         commit<group_products>();
+    }
+
+    /* --- activations and slopes of a strip, doubled --- */
+    /* Strip s of z: z and dx = dz y' go to their panels. */
+    template <bool Gelu>
+    __device__ void units(float (&x)[strip_tiles][4], float (&dz)[strip_tiles][4], int s) const {
+#pragma unroll
+        for (int j = 0; j < strip / 16; j++) {
+            fragment z;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float *pair = &x[2 * j + k / 2][k % 2 * 2], *of = &dz[2 * j + k / 2][k % 2 * 2];
+                uint32_t value, slope;
+                double_units<Gelu>(pair[0], pair[1], &value, &slope);
+                float2 both = unpack_half(value), by = unpack_half(slope);
+                z.r[k] = pack(both.x, both.y);
+                of[0] *= by.x, of[1] *= by.y;
+            }
+            store_fragment(tile(place, at::tile_z + s), 16 * warp, j, z);
+        }
+        store_strip(at::tile_dx + at::messages / strip + s, dz);
+    }
+    template <bool Gelu>
+    static __device__ void slopes(uint32_t (&slope)[strip_tiles][2],
+                                  const float (&x)[strip_tiles][4]) {
+#pragma unroll
+        for (int j = 0; j < strip_tiles; j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                uint32_t value;
+                double_units<Gelu>(x[j][2 * k], x[j][2 * k + 1], &value, &slope[j][k]);
+            }
+    }
+    static __device__ void multiply_slopes(float (&x)[strip_tiles][4],
+                                           const uint32_t (&slope)[strip_tiles][2]) {
+#pragma unroll
+        for (int j = 0; j < strip_tiles; j++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float2 two = unpack_half(slope[j][k]);
+                x[j][2 * k] *= two.x, x[j][2 * k + 1] *= two.y;
+            }
     }
 
     __device__ void store_strip(int index, const float (&x)[strip_tiles][4]) const {

@@ -2,8 +2,7 @@
  *
  * The rows and first tables of a tile are loaded before the sums of the last tile are complete;
  * tables and message gradients of a strip during the strip before it, the gradients to where dx of
- * the strip will go. Activations are in fp16, two at a time, doubled together with their slopes:
- * the panel of z holds 2 z, that of do holds do / 2. */
+ * the strip will go. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
 
@@ -11,29 +10,6 @@
 
 namespace wf_gpu {
 namespace lean {
-
-/* --- units ------------------------------------------------------------------------------------ */
-/* Twice two activations, and twice their slopes, in fp16: x + x t and 1 + t + x r (1 - t^2), t =
- * tanh(x p). */
-template <bool Gelu>
-__device__ inline void double_units(float low, float high, uint32_t *value, uint32_t *slope) {
-    uint32_t x, t, r = 0x38003800u; /* a half */
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    if (Gelu) /* p = 0.79788 + 0.035677 x^2, r = p + 2 * 0.035677 x^2; after x^2 = 240 tanh is 1 */
-        asm("{.reg .b32 s, p; mul.f16x2 s, %2, %2; min.f16x2 s, s, %3; fma.rn.f16x2 p, s, %4, %5; "
-            "fma.rn.f16x2 %1, s, %6, %5; mul.f16x2 p, p, %2; tanh.approx.f16x2 %0, p;}"
-            : "=r"(t), "=r"(r)
-            : "r"(x), "r"(0x5b805b80u), "r"(0x28912891u), "r"(0x3a623a62u), "r"(0x2eda2edau));
-    else
-        asm("{.reg .b32 p; mul.f16x2 p, %1, %2; tanh.approx.f16x2 %0, p;}"
-            : "=r"(t)
-            : "r"(x), "r"(r));
-    asm("fma.rn.f16x2 %0, %1, %2, %1;" : "=r"(*value) : "r"(x), "r"(t));
-    asm("{.reg .b32 n, u, w; neg.f16x2 n, %1; fma.rn.f16x2 u, n, %1, %4; mul.f16x2 u, u, %2; "
-        "add.f16x2 w, %1, %4; fma.rn.f16x2 %0, u, %3, w;}"
-        : "=r"(*slope)
-        : "r"(t), "r"(x), "r"(r), "r"(0x3c003c00u));
-}
 
 template <int D, int Q, int MS, bool Gelu, bool Attention>
 struct ahead_computer : computing<D, Q, MS> {
@@ -136,21 +112,7 @@ struct ahead_computer : computing<D, Q, MS> {
         wait<group_products>();
         settle(x);
         settle(dz);
-#pragma unroll
-        for (int j = 0; j < strip / 16; j++) {
-            fragment z;
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float *pair = &x[2 * j + k / 2][k % 2 * 2], *of = &dz[2 * j + k / 2][k % 2 * 2];
-                uint32_t value, slope;
-                double_units<Gelu>(pair[0], pair[1], &value, &slope);
-                float2 both = unpack_half(value), by = unpack_half(slope);
-                z.r[k] = pack(both.x, both.y);
-                of[0] *= by.x, of[1] *= by.y;
-            }
-            store_fragment(tile(place, at::tile_z + s), 16 * warp, j, z);
-        }
-        store_strip(at::tile_dx + MS + s, dz);
+        base::template units<Gelu>(x, dz, s);
     }
 
     /* The gradients of both sums of messages for strip s. */
@@ -176,13 +138,7 @@ struct ahead_computer : computing<D, Q, MS> {
         wait<group_products>();
         settle(x);
         uint32_t slope[strip_tiles][2];
-#pragma unroll
-        for (int j = 0; j < strip_tiles; j++)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                uint32_t value;
-                double_units<Gelu>(x[j][2 * k], x[j][2 * k + 1], &value, &slope[j][k]);
-            }
+        base::template slopes<Gelu>(slope, x);
         if (s + 1 < MS) gradients(s).template arrive<1>();
         else gradients(s).template arrive<0>();
         if constexpr (Attention) {
@@ -191,13 +147,7 @@ struct ahead_computer : computing<D, Q, MS> {
             const float by[2] = {__fdividef(0.5f, degree[1]), __fdividef(0.5f, degree[2])};
             gradients(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
         }
-#pragma unroll
-        for (int j = 0; j < strip_tiles; j++)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                float2 two = unpack_half(slope[j][k]);
-                x[j][2 * k] *= two.x, x[j][2 * k + 1] *= two.y;
-            }
+        base::multiply_slopes(x, slope);
         __syncwarp(); /* all have read where dx goes */
         store_strip(at::tile_dx + s, x);
         if (s + 1 < MS) fetch_pulls(s + 1);

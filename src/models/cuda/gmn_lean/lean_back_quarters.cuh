@@ -1,6 +1,6 @@
 /* lean_back_quarters: the computing warpgroups of the lean backward at D = 128, where a block has a
- * quarter of the hidden columns. Loading ahead and activations in fp16, as at D <= 64, are slower
- * here: 18.5 ms for the backward of a step, against 16.1. */
+ * quarter of the hidden columns. Loading ahead, as at D <= 64, is slower here: 18.4 ms for the
+ * backward of a step, against 16.1. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_QUARTERS_CUH
 #define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_QUARTERS_CUH
 
@@ -67,11 +67,14 @@ struct quarter_computer : computing<D, Q, MS> {
         for (int k = 0; k < 2; k++) read_row(d[k], p.f.out + (size_t)rows.row[k] * D + column);
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            float4 gate = __ldg((const float4 *)(mod + 2 * D + 16 * j)), none = {0, 0, 0, 0};
-            float4 upper = masked(rows.there[0], modulated(d[0][j], gate, none));
-            float4 lower = masked(rows.there[1], modulated(d[1][j], gate, none));
+            float4 by = __ldg((const float4 *)(mod + 2 * D + 16 * j));
+            by = make_float4(0.5f + 0.5f * by.x, 0.5f + 0.5f * by.y, 0.5f + 0.5f * by.z,
+                             0.5f + 0.5f * by.w);
+            float4 upper = masked(rows.there[0], times(d[0][j], by));
+            float4 lower = masked(rows.there[1], times(d[1][j], by));
             store_fragment(tile(place, at::tile_do), 16 * warp, j, fragment_of(upper, lower));
-            sum_columns(plus(upper, lower), sums_of(at::kind_do) + 16 * j);
+            if (j / (D / 16 / Q) == quarter)
+                sum_columns(plus(upper, lower), sums_of(at::kind_do) + 16 * j);
         }
     }
 
@@ -85,21 +88,12 @@ struct quarter_computer : computing<D, Q, MS> {
         wait<group_products>();
         settle(x);
         settle(dz);
-#pragma unroll
-        for (int j = 0; j < strip_tiles; j++)
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float slope;
-                x[j][k] = fast_activation<Gelu>(x[j][k], &slope);
-                dz[j][k] *= slope;
-            }
-        store_strip(at::tile_z + s, x);
-        store_strip(at::tile_dx + MS + s, dz);
+        base::template units<Gelu>(x, dz, s);
     }
 
-    /* By what a node's messages pull. */
+    /* Half of that by which a node's messages pull, as slopes are doubled. */
     __device__ float pull(int node) const {
-        return p.degree == NULL ? 1 : __fdividef(1, p.degree[node]);
+        return p.degree == NULL ? 0.5f : __fdividef(0.5f, p.degree[node]);
     }
 
     __device__ void message_strip(int s) {
@@ -113,9 +107,11 @@ struct quarter_computer : computing<D, Q, MS> {
         start_message(x, s);
         wait<group_products>();
         settle(x);
+        uint32_t slope[strip_tiles][2];
+        base::template slopes<Gelu>(slope, x);
         if constexpr (Attention) {
             float4 weights[2];
-            base::load_weights(weights, 1);
+            base::load_weights(weights, 0.5f);
             next().template arrive<0>();
             next().attend(dm, weights, base::vectors() + s * strip, at::messages);
         } else {
@@ -124,14 +120,7 @@ struct quarter_computer : computing<D, Q, MS> {
             next().combine(dm, pull(rows.a), by, rows.there);
         }
         if (s + 1 < MS) fetch(s + 1);
-#pragma unroll
-        for (int j = 0; j < strip_tiles; j++)
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float slope;
-                fast_activation<Gelu>(x[j][k], &slope);
-                dm[j][k] *= slope;
-            }
+        base::multiply_slopes(dm, slope);
         store_strip(at::tile_dx + s, dm);
     }
 
@@ -150,10 +139,10 @@ struct quarter_computer : computing<D, Q, MS> {
                 float4 d =
                     masked(rows.there[k],
                            *(const float4 *)(p.f.out + (size_t)rows.row[k] * D + column + 16 * j));
-                total.x += d.x * (o[2 * j][2 * k] + add.x);
-                total.y += d.y * (o[2 * j][2 * k + 1] + add.y);
-                total.z += d.z * (o[2 * j + 1][2 * k] + add.z);
-                total.w += d.w * (o[2 * j + 1][2 * k + 1] + add.w);
+                total.x += d.x * (0.5f * o[2 * j][2 * k] + add.x);
+                total.y += d.y * (0.5f * o[2 * j][2 * k + 1] + add.y);
+                total.z += d.z * (0.5f * o[2 * j + 1][2 * k] + add.z);
+                total.w += d.w * (0.5f * o[2 * j + 1][2 * k + 1] + add.w);
             }
             sum_columns(total, sums_of(at::kind_gate) + 16 * j);
         }

@@ -12,7 +12,7 @@ namespace {
 using namespace lean;
 
 /* Adds the blocks' partial weight gradients in order, by 8 threads an accumulator quadruple. After
- * them a block for four columns each adds the segments' sums of do, (segments, ld). */
+ * them a block for four columns each adds the segments' sums of do / 2, (Q, segments, ld). */
 struct weight_sums {
     const float4 *partial;
     int blocks; /* of partial */
@@ -38,7 +38,7 @@ __device__ inline float4 sum_of_eighths(const float4 *from, size_t ld, int count
 }
 
 /* Four columns of dc2: a thread adds up a share of the segments, then neighbours add up theirs. */
-__device__ inline void add_do(const weight_sums &w, int quad, bool halved) {
+__device__ inline void add_do(const weight_sums &w, const float *from, int quad) {
     const int threads = eighths * quads;
     __shared__ float4 sums[threads];
     int thread = (int)(threadIdx.y * quads + threadIdx.x);
@@ -46,7 +46,7 @@ __device__ inline void add_do(const weight_sums &w, int quad, bool halved) {
     float4 sum = {0, 0, 0, 0};
 #pragma unroll 8
     for (int s = thread * each; s < last; s++)
-        sum = plus(sum, *(const float4 *)(w.sums_do + (size_t)s * w.ld + 4 * quad));
+        sum = plus(sum, *(const float4 *)(from + (size_t)s * w.ld + 4 * quad));
     sums[thread] = sum;
     for (int step = 1; step < threads; step *= 2) {
         __syncthreads();
@@ -55,7 +55,7 @@ __device__ inline void add_do(const weight_sums &w, int quad, bool halved) {
     if (thread > 0) return;
     const float value[4] = {sums[0].x, sums[0].y, sums[0].z, sums[0].w};
 #pragma unroll
-    for (int k = 0; k < 4; k++) w.dc2[4 * quad + k] += halved ? 2 * value[k] : value[k];
+    for (int k = 0; k < 4; k++) w.dc2[4 * quad + k] += 2 * value[k];
 }
 
 template <int D, int Q, int MS>
@@ -65,8 +65,9 @@ __global__ void __launch_bounds__(eighths *quads) lean_weights_kernel(weight_sum
     const int all = all_squares * strip_tiles * 128;
     bool first_thread = threadIdx.y == 0;
     if (blockIdx.x >= square_blocks) {
+        int own = (int)blockIdx.x - square_blocks, quarter = own / (D / 4 / Q);
         if (blockIdx.y == 0 && w.dc2 != NULL)
-            add_do(w, (int)blockIdx.x - square_blocks, at::ahead); /* there they are of do / 2 */
+            add_do(w, w.sums_do + (size_t)quarter * w.segments * w.ld, own);
         return;
     }
     int quad = (int)(blockIdx.x * quads + threadIdx.x);

@@ -27,8 +27,8 @@
  * step, 784-32-32-10 folded at D = 128 16.09 ms. The kernel alone, before it loaded ahead (ncu):
  * 0.32 ms without messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128,
  * 20 % and 37 %. The dependent instructions of two computing warps a scheduler are the limit: half
- * (D = 128: a third) of their time they waited for loads. docs/results/2026-11-15-cuda-bf16.md,
- * third round, has what else was tried. */
+ * (D = 128: a third) of their time they waited for loads. docs/results/2026-11-15-cuda-bf16.md has
+ * what else was tried. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_back_ahead.cuh"
 #include "models/cuda/gmn_lean/lean_back_quarters.cuh"

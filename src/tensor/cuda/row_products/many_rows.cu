@@ -27,7 +27,7 @@
  *                               90
  * The first is 15 % of the tensor cores' rate, 33 % of the bandwidth. Bound by latency: a tile
  * waits for its loads of 64 columns of k, and 304 tiles are one wave of 264 and a seventh of
- * another. docs/results/2026-11-15-cuda-bf16.md, fifth round, has what else was tried. */
+ * another. docs/results/2026-11-15-cuda-bf16.md has what else was tried. */
 #include "tensor/cuda/row_products/many_rows.cuh"
 #include "tensor/cuda/row_products/product_ends.cuh"
 #include "tensor/cuda/tensor_cores/mma.cuh"

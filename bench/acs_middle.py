@@ -2,7 +2,8 @@
 """What a network between two domains can reach: WEFT OUT, with WEFT_DATA as for recipes/acs.conf.
 
 Trains 16 networks each on California, on Puerto Rico, and on both in equal parts, and judges single
-ones and logit ensembles of pairs on both (weft mix). Puerto Rico's rows are repeated to be as many."""
+ones and logit ensembles of pairs on both (weft mix). Puerto Rico's rows are repeated to be as
+many."""
 import gzip
 import os
 import random
@@ -59,8 +60,13 @@ def run(*words):
 for name in ("CA", "PR", "mix"):
     run("zoo", "train", f"{name}.conf", "-o", f"{name}.safetensors")
     for half, index in (("1", "0-7"), ("2", "8-15")):
-        run("zoo", "subset", f"{name}.safetensors", "-i", index, "-o", f"{name}-{half}.safetensors", "--force")
+        run(
+            "zoo", "subset", f"{name}.safetensors", "-i", index, "-o", f"{name}-{half}.safetensors",
+            "--force",
+        )
 for a, b in (("CA-1", "CA-2"), ("PR-1", "PR-2"), ("mix-1", "mix-2"), ("CA-1", "PR-1")):
     print(f"{a} and {b}", flush=True)
-    run("mix", "-z", f"{a}.safetensors,{b}.safetensors", "-d", "CAtest.conf,PRtest.conf", "-n", "40", "--steps", "2",
-        "--sweeps", "0")
+    run(
+        "mix", "-z", f"{a}.safetensors,{b}.safetensors", "-d", "CAtest.conf,PRtest.conf", "-n",
+        "40", "--steps", "2", "--sweeps", "0",
+    )

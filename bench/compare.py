@@ -10,7 +10,14 @@ for row in weft["results"]:
     other = torch.get(row["name"])
     ratio = ""
     if other:
-        faster = other["value"] / row["value"] if row["unit"].startswith("ms") else row["value"] / other["value"]
+        faster = (
+            other["value"] / row["value"]
+            if row["unit"].startswith("ms")
+            else row["value"] / other["value"]
+        )
         ratio = f"{faster:.1f}x"
-    print(f"{row['name']:<10}{row['value']:>12.5g}{other['value'] if other else float('nan'):>12.5g}  {row['unit']:<16}{ratio:>7}  "
-          f"{row['note']}" + (f" | {other['note']}" if other else ""))
+    print(
+        f"{row['name']:<10}{row['value']:>12.5g}{other['value'] if other else float('nan'):>12.5g} "
+        f" {row['unit']:<16}{ratio:>7}  "
+        f"{row['note']}" + (f" | {other['note']}" if other else "")
+    )

@@ -16,7 +16,8 @@ if meta["fit.kept"] != "validation":
     sys.exit(f"{flow}: was fitted with weights = {meta['fit.kept']}; give one of validation")
 meta["fit.kept"] = weights
 del meta["weft.digest"]
-text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)  # tensors stay where they are
+# tensors stay where they are
+text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
 if len(text) != length:
     sys.exit(f"{flow}: the new header is longer than the old one")
 open(out, "wb").write(content[:8] + text + content[8 + length :])

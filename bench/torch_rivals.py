@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Milliseconds of an update of each rival, weft's beside PyTorch's of the same model, in one run on one machine.
+"""Milliseconds of an update of each rival, weft's beside PyTorch's of the same model, in one run on
+one machine.
 
-PyTorch's models are those of tests/oracle, which weft's agree with to rounding, with its fused attention. Its update is a draw from
-networks in the device's memory, forward, backward and AdamW (fused, and in bf16 autocast, on a GPU); it has neither clipping, nor dropout,
-nor an average of weights, which weft's has where the recipe says so. weft's is taken from the log of weft train without its first lines.
-Networks are random ones: no data set is needed.
+PyTorch's models are those of tests/oracle, which weft's agree with to rounding, with its fused
+attention. Its update is a draw from networks in the device's memory, forward, backward and AdamW
+(fused, and in bf16 autocast, on a GPU); it has neither clipping, nor dropout, nor an average of
+weights, which weft's has where the recipe says so. weft's is taken from the log of weft train
+without its first lines. Networks are random ones: no data set is needed.
 
-    torch_rivals.py [--device cuda] [--seconds 2] [--threads 1] [RECIPE ...]       recipes/rivals/RECIPE.conf
+    torch_rivals.py [--device cuda] [--seconds 2] [--threads 1] [RECIPE ...]
+    recipes/rivals/RECIPE.conf
 
-Without a recipe: the digits-* on the CPU, karhunen-* and mnist-* on a GPU. Columns: eager, torch.compile, torch.compile with CUDA graphs
-(mode reduce-overhead, on a GPU); last, how many times as long the best of them takes as weft. WEFT names the program."""
+Without a recipe: the digits-* on the CPU, karhunen-* and mnist-* on a GPU. Columns: eager,
+torch.compile, torch.compile with CUDA graphs (mode reduce-overhead, on a GPU); last, how many times
+as long the best of them takes as weft. WEFT names the program."""
 import argparse
 import json
 import os
@@ -34,7 +38,9 @@ METHODS = {"cpu": ["digits"], "cuda": ["karhunen", "mnist"]}
 
 
 def weft(*args):
-    return subprocess.run([WEFT, *map(str, args), "-q"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [WEFT, *map(str, args), "-q"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def read_safetensors(path):
@@ -42,8 +48,14 @@ def read_safetensors(path):
         size = int.from_bytes(file.read(8), "little")
         head, body = json.loads(file.read(size)), file.read()
     head.pop("__metadata__", None)
-    part = lambda entry: np.frombuffer(body, np.float32, offset=entry["data_offsets"][0], count=int(np.prod(entry["shape"])))
-    return {name: part(entry).reshape(entry["shape"]) for name, entry in head.items() if entry["dtype"] == "F32"}
+    part = lambda entry: np.frombuffer(
+        body, np.float32, offset=entry["data_offsets"][0], count=int(np.prod(entry["shape"]))
+    )
+    return {
+        name: part(entry).reshape(entry["shape"])
+        for name, entry in head.items()
+        if entry["dtype"] == "F32"
+    }
 
 
 def networks(arch, folder, device):
@@ -59,28 +71,43 @@ def train(recipe, zoo, out, updates, options):
     """Milliseconds of an update by phase; what was fitted lies in `out`."""
     for old in out.parent.glob(out.name + "*"):
         old.unlink()
-    some = {"train.updates": updates, "train.log_every": max(1, updates // 8), "train.validations": 0}
+    some = {
+        "train.updates": updates,
+        "train.log_every": max(1, updates // 8),
+        "train.validations": 0,
+    }
     text = recipe.read_text()
     if "vae_updates" in text:
         some["model.vae_updates"] = updates
     if "noise_table" in text:
         some["train.noise_table"] = COUNT
     words = [word for key, value in some.items() for word in ("--set", f"{key}={value}")]
-    weft("train", recipe, "--zoo", zoo, "-o", out, "--device", options.device, "--threads", options.threads, *words)
-    lines = [json.loads(line) for line in pathlib.Path(str(out) + ".log.jsonl").read_text().splitlines()]
+    weft(
+        "train", recipe, "--zoo", zoo, "-o", out, "--device", options.device, "--threads",
+        options.threads, *words,
+    )
+    lines = [
+        json.loads(line) for line in pathlib.Path(str(out) + ".log.jsonl").read_text().splitlines()
+    ]
     phases = {}
     for line in lines:
         if "loss" in line:
             phases.setdefault(line.get("phase", ""), []).append((line["update"], line["seconds"]))
-    return {phase: 1000 * (at[-1][1] - at[0][1]) / (at[-1][0] - at[0][0]) for phase, at in phases.items()}
+    return {
+        phase: 1000 * (at[-1][1] - at[0][1]) / (at[-1][0] - at[0][0])
+        for phase, at in phases.items()
+    }
 
 
 def ours(recipe, zoo, out, options):
     guess = max(train(recipe, zoo, out, 40, options).values())
-    return train(recipe, zoo, out, int(np.clip(1000 * options.seconds / max(guess, 1e-3), 40, 100000)), options)
+    return train(
+        recipe, zoo, out, int(np.clip(1000 * options.seconds / max(guess, 1e-3), 40, 100000)),
+        options,
+    )
 
 
-# --- PyTorch's updates: the loss of a batch, with parameters p and settings c ---------------------------------------------
+# --- PyTorch's updates: the loss of a batch, with parameters p and settings c ---------------------
 def flow_loss(field, p, c, rows, batch):
     if field is test_fields.dwf:
         order = test_fields.weights_first([int(word) for word in c["arch"].split("-")])
@@ -101,7 +128,9 @@ def vae_loss(p, c, rows, batch):
     def loss():
         x = rows[torch.randint(len(rows), (batch,))]
         noise = 0.1 * torch.randn(batch, c["latent"])
-        return test_phases.vae(test_phases.Net(p, statistics, True), (x + 0.001 * torch.randn_like(x), x, noise), c)[0]
+        return test_phases.vae(
+            test_phases.Net(p, statistics, True), (x + 0.001 * torch.randn_like(x), x, noise), c
+        )[0]
 
     return loss
 
@@ -114,7 +143,9 @@ def ddpm_loss(p, c, rows, batch):
         step, noise = torch.randint(steps, (batch,)), torch.randn(batch, c["latent"])
         share = kept[step][:, None]
         x = share.sqrt() * latents[torch.randint(COUNT, (batch,))] + (1 - share).sqrt() * noise
-        return test_phases.ddpm(test_phases.Net(p, statistics, True), (x, step[:, None] / steps, noise), c)[0]
+        return test_phases.ddpm(
+            test_phases.Net(p, statistics, True), (x, step[:, None] / steps, noise), c
+        )[0]
 
     return loss
 
@@ -122,7 +153,8 @@ def ddpm_loss(p, c, rows, batch):
 def sane_loss(p, c, rows, batch):
     tokens = test_phases.tokens_of([int(word) for word in c["arch"].split("-")], c["token"])
     test_phases.tokens_of = lambda *_: tokens
-    orders = torch.stack([torch.randperm(rows.shape[1]) for _ in range(200)])  # costs what relabelled copies cost
+    # costs what relabelled copies cost
+    orders = torch.stack([torch.randperm(rows.shape[1]) for _ in range(200)])
 
     def loss():
         x = rows[torch.randint(len(rows), (batch,))]
@@ -139,7 +171,11 @@ LOSSES = {"vae": vae_loss, "ddpm": ddpm_loss, "autoencoder": sane_loss}
 
 def parameters(tensors, prefix):
     shaped = lambda x: torch.tensor(x.reshape(len(x), -1) if x.ndim < 2 else x)
-    return {name[len(prefix):]: torch.nn.Parameter(shaped(x)) for name, x in tensors.items() if name.startswith(prefix)}
+    return {
+        name[len(prefix) :]: torch.nn.Parameter(shaped(x))
+        for name, x in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def milliseconds(loss, p, lr, options):
@@ -195,21 +231,34 @@ def compare(name, folder, options):
         for mode in modes_of(options):
             p = parameters(tensors, f"{phase}.weights." if phase else "weights.")
             assert p, f"{name}: no weights of {phase or 'the field'}"
-            loss = LOSSES[phase](p, c, rows, batch) if phase else flow_loss(field, p, c, rows, batch)
+            loss = (
+                LOSSES[phase](p, c, rows, batch) if phase else flow_loss(field, p, c, rows, batch)
+            )
             if mode != "eager":
                 loss = torch.compile(loss, mode="reduce-overhead" if mode == "graphs" else None)
             try:
                 cells[mode] = milliseconds(loss, p, lr, options)
             except Exception as error:  # a mode that does not take the model is no reason to end
-                print(f"{name}, {mode}: {type(error).__name__}: {str(error).splitlines()[:1]}", file=sys.stderr)
+                print(
+                    f"{name}, {mode}: {type(error).__name__}: {str(error).splitlines()[:1]}",
+                    file=sys.stderr,
+                )
         label = f"{name} {phase}".strip()
-        print(f"{label:30} {info['parameters']:>12,} {batch:6} {mine:9.3f}   " +
-              " ".join(f"{cells[mode]:9.3f}" if mode in cells else f"{'-':>9}" for mode in modes_of(options)) +
-              f"   x {min(cells.values()) / mine:.2f}", flush=True)
+        print(
+            f"{label:30} {info['parameters']:>12,} {batch:6} {mine:9.3f}   "
+            + " ".join(
+                f"{cells[mode]:9.3f}" if mode in cells else f"{'-':>9}"
+                for mode in modes_of(options)
+            )
+            + f"   x {min(cells.values()) / mine:.2f}",
+            flush=True,
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--threads", type=int, default=1)
@@ -222,11 +271,19 @@ def main():
     if hasattr(functional, "scaled_dot_product_attention"):
         test_fields.attention = functional.scaled_dot_product_attention
     recipes = options.recipes or sorted(
-        path.stem for path in (ROOT / "recipes/rivals").glob("*.conf")
-        if path.stem.split("-")[0] in METHODS[options.device] and "gmn" not in path.stem and "gauss" not in path.stem and
-        "aligned" not in path.stem)
-    print(f"{'update of':30} {'parameters':>12} {'batch':>6} {'weft ms':>9}   "
-          f"{' '.join(f'{mode:>9}' for mode in modes_of(options))}   PyTorch {torch.__version__}, {options.device}", flush=True)
+        path.stem
+        for path in (ROOT / "recipes/rivals").glob("*.conf")
+        if path.stem.split("-")[0] in METHODS[options.device]
+        and "gmn" not in path.stem
+        and "gauss" not in path.stem
+        and "aligned" not in path.stem
+    )
+    print(
+        f"{'update of':30} {'parameters':>12} {'batch':>6} {'weft ms':>9}   "
+        f"{' '.join(f'{mode:>9}' for mode in modes_of(options))}   PyTorch {torch.__version__}, "
+        f"{options.device}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         for name in recipes:
             compare(name, pathlib.Path(folder), options)

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""One training step of the velocity field in PyTorch: both layouts, 64 x 8 on karhunen's 64-16-8-10, or 128 x 8 on MNIST's
-784-32-32-10 with the first layer folded into its hidden nodes.
+"""One training step of the velocity field in PyTorch: both layouts, 64 x 8 on karhunen's
+64-16-8-10, or 128 x 8 on MNIST's 784-32-32-10 with the first layer folded into its hidden nodes.
 
-The textbook form: every MLP takes the concatenation of its inputs, messages are computed edge by edge in both directions
-and added up at their receivers; gathering and summing are broadcasts and sums over dense blocks, which is much faster in
-PyTorch than index lists. Networks of a batch are stacked: (B, E, d). Forward, backward, clipping, AdamW.
-  torch_step.py LAYOUT SECONDS THREADS                     this machine's cores, fp32, eager, milliseconds a network
-  torch_step.py LAYOUT SECONDS THREADS cuda CASE MODE      the GPU, bf16 autocast, batches of 256, CASE karhunen or mnist, MODE
-                                                           eager or compile: milliseconds a step, and of a velocity of 100 networks
-  ... FOLDER N                                             one of N such programs that compile side by side and are then timed in turn"""
+The textbook form: every MLP takes the concatenation of its inputs, messages are computed edge by
+edge in both directions and added up at their receivers; gathering and summing are broadcasts and
+sums over dense blocks, which is much faster in PyTorch than index lists. Networks of a batch are
+stacked: (B, E, d). Forward, backward, clipping, AdamW.
+  torch_step.py LAYOUT SECONDS THREADS                     this machine's cores, fp32, eager,
+                                                           milliseconds a network
+  torch_step.py LAYOUT SECONDS THREADS cuda CASE MODE      the GPU, bf16 autocast, batches of 256,
+                                                           CASE karhunen or mnist, MODE eager or
+                                                           compile: milliseconds a step, and of a
+                                                           velocity of 100 networks
+  ... FOLDER N                                             one of N such programs that compile side
+                                                           by side and are then timed in turn"""
 import atexit, fcntl, json, math, os, sys, time
 import torch
 from torch import nn
@@ -19,12 +24,14 @@ DEVICE, CASE, MODE = sys.argv[4:7] if len(sys.argv) > 4 else ("cpu", "karhunen",
 GPU = DEVICE == "cuda"
 TURNS, PROGRAMS = (sys.argv[7], int(sys.argv[8])) if len(sys.argv) > 8 else (None, 1)
 BATCH, BLOCKS = 256 if GPU else 16, 8
-# Widths of the groups that have nodes; a folded input layer has none: each node of the first group carries FOLD parameters.
+# Widths of the groups that have nodes; a folded input layer has none: each node of the first group
+# carries FOLD parameters.
 WIDTHS, D, FOLD = ([64, 16, 8, 10], 64, 0) if CASE == "karhunen" else ([32, 32, 10], 128, 785)
 
 
 def graph():
-    """Node groups and dense blocks (receiving group, sending group), as tensors of roles and lists of slices."""
+    """Node groups and dense blocks (receiving group, sending group), as tensors of roles and lists
+    of slices."""
     groups, nodes = [], []
     for l, width in enumerate(WIDTHS):
         groups.append(slice(len(nodes), len(nodes) + width))
@@ -48,7 +55,8 @@ def sizes(block):
 
 
 def spread(h):
-    """Features of every edge's receiver and sender, (B, E, D) each: broadcasts, because blocks are dense."""
+    """Features of every edge's receiver and sender, (B, E, D) each: broadcasts, because blocks are
+    dense."""
     receivers, senders = [], []
     for dst, src in BLOCK_LIST:
         n_dst, n_src = sizes((dst, src))
@@ -64,11 +72,20 @@ def collect(to_dst, to_src):
     at = 0
     for dst, src in BLOCK_LIST:
         n_dst, n_src = sizes((dst, src))
-        one, other = (m[:, at:at + n_dst * n_src].unflatten(1, (n_dst, n_src)) for m in (to_dst, to_src))
-        forward[dst], backward[src] = add(forward[dst], one.sum(2)), add(backward[src], other.sum(1))
+        one, other = (
+            m[:, at : at + n_dst * n_src].unflatten(1, (n_dst, n_src)) for m in (to_dst, to_src)
+        )
+        forward[dst], backward[src] = add(forward[dst], one.sum(2)), add(
+            backward[src], other.sum(1)
+        )
         at += n_dst * n_src
-    fill = lambda sums: torch.cat([to_dst.new_zeros(len(to_dst), sizes([g])[0], to_dst.shape[2]) if s is None else s
-                                   for g, s in enumerate(sums)], 1)
+    fill = lambda sums: torch.cat(
+        [
+            to_dst.new_zeros(len(to_dst), sizes([g])[0], to_dst.shape[2]) if s is None else s
+            for g, s in enumerate(sums)
+        ],
+        1,
+    )
     return fill(forward), fill(backward)
 
 
@@ -95,22 +112,33 @@ class Block(nn.Module):
         self.adaln = nn.Linear(D, (9 if lean else 6) * D)
         if lean:
             self.edge_in, self.edge_out = nn.Linear(4 * D, 4 * D), nn.Linear(2 * D, D)
-            self.to_dst, self.to_src = nn.Linear(2 * D, D, bias=False), nn.Linear(2 * D, D, bias=False)
+            self.to_dst, self.to_src = nn.Linear(2 * D, D, bias=False), nn.Linear(
+                2 * D, D, bias=False
+            )
             self.node, self.glob = mlp(TanhGELU, 4 * D, 2 * D, D), mlp(TanhGELU, 3 * D, 2 * D, D)
         else:
-            self.msg, self.edge = mlp(nn.SiLU, 4 * D, 2 * D, 2 * D, D), mlp(nn.SiLU, 4 * D, 2 * D, 2 * D, D)
-            self.node, self.glob = mlp(nn.SiLU, 3 * D, 2 * D, 2 * D, D), mlp(nn.SiLU, 3 * D, 2 * D, 2 * D, D)
+            self.msg, self.edge = mlp(nn.SiLU, 4 * D, 2 * D, 2 * D, D), mlp(
+                nn.SiLU, 4 * D, 2 * D, 2 * D, D
+            )
+            self.node, self.glob = mlp(nn.SiLU, 3 * D, 2 * D, 2 * D, D), mlp(
+                nn.SiLU, 3 * D, 2 * D, 2 * D, D
+            )
 
     def forward(self, h, e, u, s):
         parts = self.adaln(s).chunk(9 if self.lean else 6, -1)
         step = 3 if self.lean else 2
-        modulate = lambda x, k: norm(x) * (1 + parts[k * step + 1])[:, None] + parts[k * step][:, None]
+        modulate = (
+            lambda x, k: norm(x) * (1 + parts[k * step + 1])[:, None] + parts[k * step][:, None]
+        )
         hb, eb, ub = modulate(h, 0), modulate(e, 1), modulate(u, 2)
         gate = [1 + parts[k * step + 2][:, None] for k in range(3)] if self.lean else [1, 1, 1]
         every = lambda n: ub.expand(-1, n, -1)
         receiver, sender = spread(hb)
         if self.lean:
-            x = F.gelu(self.edge_in(torch.cat([eb, receiver, sender, every(e.shape[1])], -1)), approximate="tanh")
+            x = F.gelu(
+                self.edge_in(torch.cat([eb, receiver, sender, every(e.shape[1])], -1)),
+                approximate="tanh",
+            )
             m, z = x.split(2 * D, -1)
             delta = self.edge_out(z)
             sums = collect(self.to_dst(m), self.to_src(m))
@@ -128,8 +156,12 @@ class Field(nn.Module):
     def __init__(self, lean):
         super().__init__()
         sine = lambda k: nn.Linear(k, D)
-        self.layer, self.order, self.kind, self.node_projection = sine(1), sine(1), nn.Embedding(17, D), nn.Linear(3 * D, D)
-        self.value, self.elayer, self.ekind, self.position = sine(1), sine(1), nn.Embedding(14, D), sine(3)
+        self.layer, self.order, self.kind, self.node_projection = (
+            sine(1), sine(1), nn.Embedding(17, D), nn.Linear(3 * D, D),
+        )
+        self.value, self.elayer, self.ekind, self.position = (
+            sine(1), sine(1), nn.Embedding(14, D), sine(3),
+        )
         self.edge_projection = nn.Linear(4 * D, D)
         self.time = mlp(nn.SiLU, D, D, D)
         self.start = nn.Parameter(torch.randn(D) * 0.02)
@@ -140,17 +172,31 @@ class Field(nn.Module):
 
     def forward(self, w, t):
         half = D // 2
-        phase = 1000 * t[:, None] * torch.exp(-math.log(1e4) * torch.arange(half, device=DEVICE) / half)
+        phase = (
+            1000 * t[:, None] * torch.exp(-math.log(1e4) * torch.arange(half, device=DEVICE) / half)
+        )
         s = F.silu(self.time(torch.cat([phase.cos(), phase.sin()], -1)))
         nodes, edges = NODES, EDGES
-        w, rows = w[:, :len(edges)], w[:, len(edges):].unflatten(1, (WIDTHS[0], FOLD)) if FOLD else None
-        h = self.node_projection(torch.cat([self.layer(nodes[:, :1].float()).sin(), self.order(nodes[:, 1:2].float()).sin(),
-                                            self.kind(nodes[:, 2])], -1)).expand(len(w), -1, -1)
+        w, rows = w[:, : len(edges)], (
+            w[:, len(edges) :].unflatten(1, (WIDTHS[0], FOLD)) if FOLD else None
+        )
+        h = self.node_projection(
+            torch.cat(
+                [
+                    self.layer(nodes[:, :1].float()).sin(),
+                    self.order(nodes[:, 1:2].float()).sin(),
+                    self.kind(nodes[:, 2]),
+                ],
+                -1,
+            )
+        ).expand(len(w), -1, -1)
         if FOLD:
             h = torch.cat([h[:, :WIDTHS[0]] + self.fold_in(rows), h[:, WIDTHS[0]:]], 1)
         roles = torch.cat([self.elayer(edges[:, :1].float()).sin(), self.ekind(edges[:, 1]),
                            self.position(-torch.ones(len(edges), 3, device=DEVICE)).sin()], -1)
-        e = self.edge_projection(torch.cat([self.value(w[..., None]).sin(), roles.expand(len(w), -1, -1)], -1))
+        e = self.edge_projection(
+            torch.cat([self.value(w[..., None]).sin(), roles.expand(len(w), -1, -1)], -1)
+        )
         u = self.start.expand(len(w), 1, -1)
         for block in self.blocks:
             h, e, u = block(h, e, u, s)
@@ -172,9 +218,13 @@ def velocity(w, t):
 
 
 def step():
-    w1, w0 = data[torch.randint(256, (BATCH,), device=DEVICE)], torch.randn(BATCH, VALUES, device=DEVICE)
+    w1, w0 = data[torch.randint(256, (BATCH,), device=DEVICE)], torch.randn(
+        BATCH, VALUES, device=DEVICE
+    )
     t = torch.rand(BATCH, device=DEVICE)
-    loss = (velocity((1 - t[:, None]) * w0 + t[:, None] * w1, t).float() - (w1 - w0)).square().mean()
+    loss = (
+        (velocity((1 - t[:, None]) * w0 + t[:, None] * w1, t).float() - (w1 - w0)).square().mean()
+    )
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(field.parameters(), 1.0)
@@ -192,7 +242,8 @@ def wait():
 
 
 def my_turn():
-    """Returns when all programs have compiled (or died) and no other is being timed; held until this one ends."""
+    """Returns when all programs have compiled (or died) and no other is being timed; held until
+    this one ends."""
     ready = lambda: open(os.path.join(TURNS, f"{os.getpid()}.ready"), "w").close()
     atexit.register(ready)
     for action in (step, sample) * 2:
@@ -225,6 +276,20 @@ if TURNS:
 count = f"{sum(p.numel() for p in field.parameters()):,} parameters"
 if GPU:
     took, peak = best(step), torch.cuda.max_memory_allocated() / 2**30
-    print(json.dumps({"name": f"{CASE} {LAYOUT}", "mode": MODE, "step": took, "GiB": peak, "velocity": best(sample), "note": count}))
+    print(
+        json.dumps(
+            {
+                "name": f"{CASE} {LAYOUT}", "mode": MODE, "step": took, "GiB": peak,
+                "velocity": best(sample), "note": count,
+            }
+        )
+    )
 else:
-    print(json.dumps({"name": LAYOUT, "value": best(step) / BATCH, "unit": "ms a network", "note": f"eager, textbook form, {count}"}))
+    print(
+        json.dumps(
+            {
+                "name": LAYOUT, "value": best(step) / BATCH, "unit": "ms a network",
+                "note": f"eager, textbook form, {count}",
+            }
+        )
+    )

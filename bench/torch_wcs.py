@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Weight matchings of 64-16-8-10 networks a second on one core: PyTorch products, SciPy's assignment, five sweeps.
+"""Weight matchings of 64-16-8-10 networks a second on one core: PyTorch products, SciPy's
+assignment, five sweeps.
   torch_wcs.py SECONDS"""
 import json, sys, time
 import torch
@@ -35,5 +36,11 @@ count, begin = 0, time.perf_counter()
 while count < 32 or time.perf_counter() - begin < seconds:
     cosine(a, others[count % 32])
     count += 1
-print(json.dumps({"name": "wcs", "value": count / (time.perf_counter() - begin), "unit": "pairs/s a core",
-                  "note": "PyTorch and SciPy, pair by pair"}))
+print(
+    json.dumps(
+        {
+            "name": "wcs", "value": count / (time.perf_counter() - begin), "unit": "pairs/s a core",
+            "note": "PyTorch and SciPy, pair by pair",
+        }
+    )
+)

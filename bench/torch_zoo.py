@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Networks of 64-16-8-10 trained a second in eager PyTorch: 1,600 examples, 25 epochs, batch 128, Adam 1e-3, one network
+"""Networks of 64-16-8-10 trained a second in eager PyTorch: 1,600 examples, 25 epochs, batch 128,
+Adam 1e-3, one network
 at a time, one process a core.   torch_zoo.py SECONDS THREADS"""
 import json, sys, time
 from multiprocessing import Process, Queue
@@ -7,8 +8,10 @@ from multiprocessing import Process, Queue
 
 def train_one(torch, x, y, seed):
     torch.manual_seed(seed)
-    net = torch.nn.Sequential(torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8), torch.nn.ReLU(),
-                              torch.nn.Linear(8, 10))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8), torch.nn.ReLU(),
+        torch.nn.Linear(8, 10),
+    )
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     for _ in range(25):
         for batch in torch.randperm(len(x)).split(128):
@@ -38,4 +41,11 @@ for process in processes:
 rate = sum(queue.get() for _ in processes)
 for process in processes:
     process.join()
-print(json.dumps({"name": "zoo", "value": rate, "unit": "networks/s", "note": f"one at a time, {threads} processes"}))
+print(
+    json.dumps(
+        {
+            "name": "zoo", "value": rate, "unit": "networks/s",
+            "note": f"one at a time, {threads} processes",
+        }
+    )
+)

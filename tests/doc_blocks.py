@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs the code blocks of documents: every fence marked sh or python, in order, in a scratch folder.
+"""Runs the code blocks of documents: every fence marked sh or python, in order, in a scratch
+folder.
 
     tests/doc_blocks.py README.md docs/tutorial.md
 
-Blocks of one page share the folder and, in Python, their variables. Fences marked json, conf (part of a
-recipe) and manifest are read. Those marked text, those without a language and indented blocks are output,
-drawings or formulas: of the last two, one that begins like a command is a fault of the page. Comments steer,
-above a block:
+Blocks of one page share the folder and, in Python, their variables. Fences marked json, conf (part
+of a recipe) and manifest are read. Those marked text, those without a language and indented blocks
+are output, drawings or formulas: of the last two, one that begins like a command is a fault of the
+page. Comments steer, above a block:
 
     <!-- before: CODE -->                  CODE runs first: what readers have already
     <!-- not run: REASON -->               the block does not run
@@ -15,12 +16,14 @@ above a block:
 or anywhere on the page:
 
     <!-- files: SCRIPT -->                 SCRIPT fills the folder; it runs once for all pages
-    <!-- files: SCRIPT; each line by itself -->  and each line of a block has those files anew, without
+    <!-- files: SCRIPT; each line by itself -->  and each line of a block has those files anew,
+                                                 without
                                            what it writes
 
-What did not run is counted, and printed with its reason. Fits get MINUTES (0.03) in place of the minutes that
-the page gives them, a demo gets a few updates, and thousands of networks are twenty. BUILD names the build
-whose `weft` runs; PYTHON the interpreter, with PyTorch. $ROOT is the repository."""
+What did not run is counted, and printed with its reason. Fits get MINUTES (0.03) in place of the
+minutes that the page gives them, a demo gets a few updates, and thousands of networks are twenty.
+BUILD names the build whose `weft` runs; PYTHON the interpreter, with PyTorch. $ROOT is the
+repository."""
 import json
 import os
 import pathlib
@@ -32,7 +35,9 @@ import tempfile
 import time
 
 COMMENT = r"<!-- (?:not run|before)(?:(?!-->).)*?-->\n"
-BLOCK = re.compile(rf"(?P<comments>(?:{COMMENT})*)^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.S | re.M)
+BLOCK = re.compile(
+    rf"(?P<comments>(?:{COMMENT})*)^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.S | re.M
+)
 COMMAND = r"(?:weft|make|mpirun|srun|python3?|pip|git|docker|tests/\S+|import|#!/\S+)\s"
 INDENTED = re.compile(rf"(?<=\n\n) {{4,}}{COMMAND}")
 FILES = re.compile(r"<!-- files: (?P<script>\S+?)(?P<alone>; each line by itself)? -->")
@@ -43,13 +48,19 @@ SHORTER = [
     (re.compile(r"(--minutes |minutes=| -m )[0-9.]+"), rf"\g<1>{MINUTES}"),
     (re.compile(r"( -n )[0-9]{4,}"), r"\g<1>20"),
     (re.compile(r"(\(.*\bupdates=)[0-9]+"), r"\g<1>20"),
-    (re.compile(r"^(weft fit (?!.*(?:--minutes| -m )).*?)( *#.*)?$", re.M), rf"\g<1> --minutes {MINUTES}"),
-    (re.compile(r"^weft demo(?P<rest>.*?)( *#.*)?$", re.M),
-     r"weft demo\g<rest> --set zoo.count=60 --set train.updates=20 --set eval.subsets=2"),
+    (
+        re.compile(r"^(weft fit (?!.*(?:--minutes| -m )).*?)( *#.*)?$", re.M),
+        rf"\g<1> --minutes {MINUTES}",
+    ),
+    (
+        re.compile(r"^weft demo(?P<rest>.*?)( *#.*)?$", re.M),
+        r"weft demo\g<rest> --set zoo.count=60 --set train.updates=20 --set eval.subsets=2",
+    ),
 ]
 
 
-# Runs each line of its input, a JSON text of code, in the same variables; answers null or what was printed.
+# Runs each line of its input, a JSON text of code, in the same variables; answers null or what was
+# printed.
 INTERPRETER = """
 import contextlib, io, json, sys, traceback
 answer, variables = sys.stdout, {}
@@ -72,7 +83,8 @@ def shorter(code):
 
 
 def steering(comments):
-    """What the comments above a block say: code to run before, a reason not to run, {line: reason}."""
+    """What the comments above a block say: code to run before it, why not to run it,
+    {line: reason}."""
     before, whole, lines = "", None, {}
     for text in re.findall(r"<!-- (.*?)\s*-->", comments, re.S):
         kind, said = re.match(r"(before|not run(?:, .*?)?):\s+(.*)", text, re.S).groups()
@@ -104,8 +116,10 @@ class Page:
         print(f"skip {self.path}:{line}: {what}: {reason}")
 
     def run(self, line, command, shown, folder):
-        done = subprocess.run(command, cwd=folder, env=dict(self.environment, HOME=str(folder)), text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, cwd=folder, env=dict(self.environment, HOME=str(folder)), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        )
         if done.returncode == 0:
             self.passed += 1
             return True
@@ -117,9 +131,10 @@ class Page:
 
     def python_code(self, line, code, folder):
         if self.interpreter is None:
-            self.interpreter = subprocess.Popen([self.python, "-c", INTERPRETER], cwd=folder, text=True,
-                                                env=self.environment, stdin=subprocess.PIPE,
-                                                stdout=subprocess.PIPE)
+            self.interpreter = subprocess.Popen(
+                [self.python, "-c", INTERPRETER], cwd=folder, text=True, env=self.environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
         print(json.dumps(code), file=self.interpreter.stdin, flush=True)
         said = json.loads(self.interpreter.stdout.readline())
         if said is None:
@@ -150,13 +165,16 @@ class Page:
             return True
         if language == "python":
             return self.python_code(line, before + shorter(code), folder)
-        if language == "conf":  # its data need not be there: what is wrong in the text has a line number
+        # its data need not be there: what is wrong in the text has a line number
+        if language == "conf":
             (folder / "block.conf").write_text(code)
             return self.shell(line, 'said=$(weft data info block.conf 2>&1 || true)\n'
                                     '! grep "block.conf:[0-9]" <<<"$said"', folder)
         if language == "manifest":
             (folder / "block.manifest").write_text(code)
-            return self.shell(line, "weft train tasks.conf --manifest block.manifest -o block", folder)
+            return self.shell(
+                line, "weft train tasks.conf --manifest block.manifest -o block", folder
+            )
         if language != "sh":
             self.fault(line, f"a block of {language}, which nothing checks")
             return True
@@ -204,8 +222,11 @@ class Page:
             self.fault(outside.count("\n", 0, block.start()) + 1,
                        "an indented block of commands, which no test runs: make it a fence of sh")
         if self.passed + self.failed + self.skipped > 0:
-            print(f"{self.path}: {self.passed} passed, {self.failed} failed, {self.skipped} not run, "
-                  f"{time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"{self.path}: {self.passed} passed, {self.failed} failed, {self.skipped} not run, "
+                f"{time.monotonic() - started:.0f} s",
+                flush=True,
+            )
 
 
 def main():
@@ -218,8 +239,10 @@ def main():
         os.symlink(python, programs / "python3")
         mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-        environment = dict(os.environ, **mpi, PATH=f"{programs}:{build}:{os.environ['PATH']}", ROOT=str(ROOT),
-                           PYTHONPATH=str(ROOT / "python"), WEFT_LIBRARY=str(build / "libweft.so"))
+        environment = dict(
+            os.environ, **mpi, PATH=f"{programs}:{build}:{os.environ['PATH']}", ROOT=str(ROOT),
+            PYTHONPATH=str(ROOT / "python"), WEFT_LIBRARY=str(build / "libweft.so"),
+        )
 
         def folder_of(script, made={}):
             if script not in made:
@@ -231,7 +254,9 @@ def main():
         for path in sys.argv[1:]:
             pages.append(Page(path, environment, python, folder_of))
             pages[-1].check()
-    totals = [sum(getattr(page, name) for page in pages) for name in ("passed", "failed", "skipped")]
+    totals = [
+        sum(getattr(page, name) for page in pages) for name in ("passed", "failed", "skipped")
+    ]
     print(f"{totals[0]} passed, {totals[1]} failed, {totals[2]} not run")
     sys.exit(totals[1] > 0 or sum(totals) == 0)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes what docs/import.md imports as described networks, in the working folder: cnns/, small
-convolutional networks, resnets/, others/ and net.json, the description in docs/formats.md. Needs PyTorch."""
+convolutional networks, resnets/, others/ and net.json, the description in docs/formats.md. Needs
+PyTorch."""
 import json
 import pathlib
 import re
@@ -12,10 +13,11 @@ from torch import nn
 torch.manual_seed(0)
 pathlib.Path("cnns").mkdir()
 for k in range(3):
-    net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-                        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-                        nn.Conv2d(32, 48, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                        nn.Linear(48, 10))
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 48, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10),
+    )
     torch.save(net.state_dict(), f"cnns/{k}.pt")
 
 
@@ -25,7 +27,9 @@ class Block(nn.Module):
 
     def __init__(self, before, width, stride):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(
+            width
+        )
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         if stride > 1 or before != width:
             self.downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False),
@@ -47,6 +51,10 @@ assert json.loads(text)["input"] == [3, 32, 32]
 pathlib.Path("net.json").write_text(text)
 pathlib.Path("others").mkdir()
 for k in range(3):
-    net = nn.ModuleDict({"conv1": nn.Conv2d(3, 16, 3, padding=1, bias=False), "bn1": nn.BatchNorm2d(16),
-                         "conv2": nn.Conv2d(16, 16, 3, padding=1), "fc": nn.Linear(16, 10)})
+    net = nn.ModuleDict(
+        {
+            "conv1": nn.Conv2d(3, 16, 3, padding=1, bias=False), "bn1": nn.BatchNorm2d(16),
+            "conv2": nn.Conv2d(16, 16, 3, padding=1), "fc": nn.Linear(16, 10),
+        }
+    )
     torch.save(net.state_dict(), f"others/{k}.pt")

@@ -1,5 +1,5 @@
-"""What readers of the Python pages have already: models of their own (60 trained networks of class Net) and
-the data (X, y) they are for."""
+"""What readers of the Python pages have already: models of their own (60 trained networks of class
+Net) and the data (X, y) they are for."""
 import os
 import sys
 

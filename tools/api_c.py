@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Prints the C interface as one Markdown page, from the public headers named on the command line.
 
-A header's first comment opens its section. After that every group of lines between blank lines is one
-entry: its leading comment is the text, the declarations are the code."""
+A header's first comment opens its section. After that every group of lines between blank lines is
+one entry: its leading comment is the text, the declarations are the code."""
 import re
 import sys
 
 # Headers that are not named here come last.
-ORDER = ["weft", "base", "comm", "settings", "recipe", "text", "file", "rng", "data", "graph", "zoo", "import",
-         "align", "field", "flow", "generator", "plan", "eval", "report", "run", "bench"]
+ORDER = [
+    "weft", "base", "comm", "settings", "recipe", "text", "file", "rng", "data", "graph", "zoo",
+    "import", "align", "field", "flow", "generator", "plan", "eval", "report", "run", "bench",
+]
 
 
 def comment_text(comment):
@@ -61,7 +63,9 @@ def page(path):
     name = path.split("/")[-1]
     first = re.match(r"\s*(/\*.*?\*/)", text, re.S)
     body = text[first.end():]
-    body = re.sub(r"(?m)^#(if|else|elif|endif|undef|include \"weft/\w+\.h|define WEFT_).*\n", "", body)
+    body = re.sub(
+        r"(?m)^#(if|else|elif|endif|undef|include \"weft/\w+\.h|define WEFT_).*\n", "", body
+    )
     body = re.sub(r"(?m)^WF_(BEGIN|END)_C\s*$", "", body)
     intro = comment_text(first.group(1))
     intro[0] = re.sub(r"^\s*weft/\w+\.h:\s*", "", intro[0])
@@ -78,8 +82,11 @@ def page(path):
 
 def main():
     headers = {path.split("/")[-1][:-2]: path for path in sys.argv[1:]}
-    print("# The C interface\n\nMade from `include/weft/`; `#include <weft/weft.h>` brings all of it, "
-          "`pkg-config --cflags --libs weft` the flags.\n")
+    print(
+        "# The C interface\n\nMade from `include/weft/`; `#include <weft/weft.h>` brings all of "
+        "it, "
+        "`pkg-config --cflags --libs weft` the flags.\n"
+    )
     for name in [n for n in ORDER if n in headers] + sorted(set(headers) - set(ORDER)):
         page(headers[name])
 

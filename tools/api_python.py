@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Prints the Python interface as one Markdown page, from the sources in the folder named on the command
-line (python/weft): every public name with its signature and docstring. Nothing is imported."""
+"""Prints the Python interface as one Markdown page, from the sources in the folder named on the
+command line (python/weft): every public name with its signature and docstring. Nothing is imported.
+"""
+
 import ast
 import pathlib
 import sys
@@ -41,12 +43,18 @@ def show(node, level, owner=""):
             if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
                 show(part, level + 1, node.name + ".")
     else:
-        print(f"{marks} {owner}{node.name}\n\n```python\n{signature(node)}\n```\n\n{docstring(node)}\n")
+        print(
+            f"{marks} "
+            f"{owner}{node.name}\n\n```python\n{signature(node)}\n```\n\n{docstring(node)}\n"
+        )
 
 
 def main():
     folder = pathlib.Path(sys.argv[1])
-    print("# The Python interface\n\nMade from the docstrings in `python/weft/`. [Python](python.md) is the guide.\n")
+    print(
+        "# The Python interface\n\nMade from the docstrings in `python/weft/`. [Python](python.md) "
+        "is the guide.\n"
+    )
     for module, name in public_names(folder):
         tree = ast.parse((folder / f"{module}.py").read_text())
         defined = [node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""check_claims.py [FOLDER]: are the figures of the README, of docs/ and of recipes/ those that docs/results/ shows?
+"""check_claims.py [FOLDER]: are the figures of the README, of docs/ and of recipes/ those that
+docs/results/ shows?
 
-docs/results/values.json lists results: a text that marks the README's lines about it, the page
-that shows it, and its values. A line of the README with a score (0.972) or a gap in points (-1.8)
-must be marked by a result, in the line or in the first line of its table, and the figure must be one of its values, rounded. Every value must
-stand in its page, or in the eval.json that is kept. Rows of printed tables are compared as a whole
-with the kept eval.json of the demo.
+docs/results/values.json lists results: a text that marks the README's lines about it, the page that
+shows it, and its values. A line of the README with a score (0.972) or a gap in points (-1.8) must
+be marked by a result, in the line or in the first line of its table, and the figure must be one of
+its values, rounded. Every value must stand in its page, or in the eval.json that is kept. Rows of
+printed tables are compared as a whole with the kept eval.json of the demo.
 
-In docs/*.md and at the head of recipes each score of a paragraph that speaks of JWS or names a page of
-docs/results/ must be a value of values.json, or stand in a page that the paragraph names; a table belongs
-to the paragraph above it. Lines of the paper's own figures and printed examples are left out."""
+In docs/*.md and at the head of recipes each score of a paragraph that speaks of JWS or names a page
+of docs/results/ must be a value of values.json, or stand in a page that the paragraph names; a
+table belongs to the paragraph above it. Lines of the paper's own figures and printed examples are
+left out."""
 import glob
 import json
 import os
@@ -84,7 +86,8 @@ def check_readme(root, results, rows, faults):
 
 
 def paragraphs(path):
-    """The paragraphs of a page or of a recipe's head as lists of (number, line), without printed examples."""
+    """The paragraphs of a page or of a recipe's head as lists of (number, line), without printed
+    examples."""
     recipe, fenced, found = path.endswith(".conf"), False, [[]]
     for number, line in enumerate(open(path, encoding="utf-8"), 1):
         if recipe and not line.startswith("#"):
@@ -109,14 +112,20 @@ def check_page(root, path, known, faults):
         shown = set(known)
         for page in named:
             content = open(os.path.join(root, "docs", "results", page), encoding="utf-8").read()
-            shown.update(f"{float(score):.3f}" for score in re.findall(r"(?<![\d.])0\.\d{3,4}(?!\d)", content))
+            shown.update(
+                f"{float(score):.3f}"
+                for score in re.findall(r"(?<![\d.])0\.\d{3,4}(?!\d)", content)
+            )
         for number, line in lines:
             if "the paper's" in line:
                 continue
             for score in SCORE.findall(line):
                 if score not in shown:
                     place = f"{os.path.relpath(path, root)}:{number}"
-                    faults.append(f"{place}: {score} stands in no page of docs/results that its paragraph names")
+                    faults.append(
+                        f"{place}: {score} stands in no page of docs/results that its paragraph "
+                        f"names"
+                    )
 
 
 def main():
@@ -132,14 +141,19 @@ def main():
     check_values(folder, results, faults)
     check_readme(root, results, rows, faults)
     known = {f"{value:.3f}" for result in results for value in values_of(result, rows)}
-    pages = glob.glob(os.path.join(root, "docs", "*.md")) + glob.glob(os.path.join(root, "recipes", "**", "*.conf"), recursive=True)
+    pages = glob.glob(os.path.join(root, "docs", "*.md")) + glob.glob(
+        os.path.join(root, "recipes", "**", "*.conf"), recursive=True
+    )
     for path in sorted(pages):
         if os.path.basename(path) != "commands.md":  # written by the program
             check_page(root, path, known, faults)
     for fault in faults:
         print(fault)
     if not faults:
-        print(f"README.md: its figures are those of {len(results)} results; {len(pages)} pages and recipes")
+        print(
+            f"README.md: its figures are those of {len(results)} results; {len(pages)} pages and "
+            f"recipes"
+        )
     return 1 if faults else 0
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""check_demo.py RUN: what the demo promises, checked on its eval.json (the README says the same in words)."""
+"""check_demo.py RUN: what the demo promises, checked on its eval.json (the README says the same in
+words)."""
 import json, os, sys
 
 folder = sys.argv[1]
@@ -10,8 +11,14 @@ copies = rows["perturbation-0.05"]
 checks = [
     ("collection accuracy below 0.97", reference["accuracy_mean"] < 0.97),
     (f"{best}: JWS at least 0.88", made["jws"] >= 0.88),
-    (f"{best}: accuracy within 0.05 of the reference", abs(made["accuracy_mean"] - reference["accuracy_mean"]) <= 0.05),
-    (f"{best}: WCS within 0.03 of the reference", abs(made["wcs_mean"] - reference["wcs_mean"]) <= 0.03),
+    (
+        f"{best}: accuracy within 0.05 of the reference",
+        abs(made["accuracy_mean"] - reference["accuracy_mean"]) <= 0.05,
+    ),
+    (
+        f"{best}: WCS within 0.03 of the reference",
+        abs(made["wcs_mean"] - reference["wcs_mean"]) <= 0.03,
+    ),
     ("perturbation-0.05 is seen as copies (WCS at least 0.99)", copies["wcs_mean"] >= 0.99),
     ("random networks score 0.3 less", rows["random"]["jws"] <= made["jws"] - 0.3),
     ("held-out networks: JWS at least 0.97", rows["held-out"]["jws"] >= 0.97),

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""compile_commands.py FILE: from the commands that `make -Bn V=1` prints, the database that editors read."""
+"""compile_commands.py FILE: from the commands that `make -Bn V=1` prints, the database that editors
+read."""
 import json, os, re, shlex, sys
 
 entries = []
@@ -10,7 +11,9 @@ for line in sys.stdin.read().replace("\\\n", " ").splitlines():
     sources = [word for word in words if re.fullmatch(r"(src|tests)/.*\.(c|cpp)", word)]
     if sources:
         output = words[words.index("-o") + 1]
-        entries.append({"directory": os.getcwd(), "file": sources[0], "arguments": words, "output": output})
+        entries.append(
+            {"directory": os.getcwd(), "file": sources[0], "arguments": words, "output": output}
+        )
 if not entries:
     sys.exit("compile_commands.py: no compiler's command in the input")
 with open(sys.argv[1], "w") as file:

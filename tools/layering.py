@@ -6,17 +6,26 @@
     layering.py --svg       the same as a picture: docs/modules.svg, which `make check` compares
 
 A module includes itself and the modules before it in ORDER, their public headers too; cli/ includes
-public headers and those of run/, which is the program's work without its printing. Tables of the source in README.md and docs/ name the modules in that order.
-The program prints through its filter alone."""
+public headers and those of run/, which is the program's work without its printing. Tables of the
+source in README.md and docs/ name the modules in that order. The program prints through its filter
+alone."""
 import pathlib, re, sys
 
 ORDER = "base tensor nn graph data zoo align models flow generators eval report run".split()
 # Public headers that are not named after their module; weft.h has them all.
-PUBLIC = {"activations": "graph", "bng": "data", "match": "align", "bench": "models", "comm": "base", "errors": "base", "field": "models", "file": "base", "fit": "flow", "generator": "generators",
-          "import": "zoo", "plan": "generators", "recipe": "base", "rng": "base", "sample": "flow", "settings": "base", "text": "base"}
-# What the program prints comes from files of others: only src/cli/print.c, which filters it, writes to a terminal.
-# progress.c adds the escapes that rewrite its line; help.c and recipe_help.c print the program's own texts to a FILE.
-PRINTS = re.compile(r"\b(v?printf|puts|putchar|json_dumpf)\(|\b(v?fprintf|fputs|fputc|putc|fwrite)\([^;]*\bstd(out|err)\b")
+PUBLIC = {
+    "activations": "graph", "bng": "data", "match": "align", "bench": "models", "comm": "base",
+    "errors": "base", "field": "models", "file": "base", "fit": "flow", "generator": "generators",
+    "import": "zoo", "plan": "generators", "recipe": "base", "rng": "base", "sample": "flow",
+    "settings": "base", "text": "base",
+}
+# What the program prints comes from files of others: only src/cli/print.c, which filters it, writes
+# to a terminal. progress.c adds the escapes that rewrite its line; help.c and recipe_help.c print
+# the program's own texts to a FILE.
+PRINTS = re.compile(
+    r"\b(v?printf|puts|putchar|json_dumpf)\("
+    r"|\b(v?fprintf|fputs|fputc|putc|fwrite)\([^;]*\bstd(out|err)\b"
+)
 REWRITES_LINE = 'fputs("\\r\\033[K", stderr)'
 root = pathlib.Path(__file__).resolve().parent.parent
 complaints = []
@@ -61,8 +70,17 @@ def read_sources():
         if parts[0] == "src" and names.setdefault(path.name, path) != path:
             complain((path, 1), f"file name already used by {names[path.name].relative_to(root)}")
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            if parts[0] == "src" and module in ("cli", "run") and path.name != "print.c" and PRINTS.search(line) and REWRITES_LINE not in line:
-                complain((path, number), "prints past the filter of print.c; use cli_print or cli_print_error")
+            if (
+                parts[0] == "src"
+                and module in ("cli", "run")
+                and path.name != "print.c"
+                and PRINTS.search(line)
+                and REWRITES_LINE not in line
+            ):
+                complain(
+                    (path, number),
+                    "prints past the filter of print.c; use cli_print or cli_print_error",
+                )
             include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
             if include:
                 check_include((path, number), module, include.group(1))
@@ -74,7 +92,11 @@ def check_tours():
         rows = [line for line in page.read_text().splitlines() if line.startswith("| `src/")]
         named = [name for row in rows for name in re.findall(r"`src/([a-z]+)/`", row.split("|")[1])]
         if named and named != [*ORDER, "cli"]:
-            complain((page, 1), f"its table of the source has {' '.join(named)}; the order is {' '.join(ORDER)} cli")
+            complain(
+                (page, 1),
+                f"its table of the source has {' '.join(named)}; the order is {' '.join(ORDER)} "
+                f"cli",
+            )
 
 
 def reduced():
@@ -94,8 +116,9 @@ def draw_text():
 
 
 def place(arrows):
-    """Rows of boxes from base upwards, each module above what it includes, and the way of each arrow through the rows.
-    An arrow that passes a row has a place in it, the pair (from, to), so that it passes beside the boxes."""
+    """Rows of boxes from base upwards, each module above what it includes, and the way of each
+    arrow through the rows. An arrow that passes a row has a place in it, the pair (from, to), so
+    that it passes beside the boxes."""
     height = {}
     for module in ORDER:
         height[module] = 1 + max((height[used] for used in uses[module]), default=-1)
@@ -113,7 +136,10 @@ def place(arrows):
             above.setdefault((height[way[0]] - i - 1, way[i + 1]), []).append(way[i])
     for h in range(len(rows) - 2, -1, -1):  # below what leads to it
         where = {place: (i + 0.5) / len(rows[h + 1]) for i, place in enumerate(rows[h + 1])}
-        mean = {p: sum(where[q] for q in above.get((h, p), [])) / len(above.get((h, p), [0])) for p in rows[h]}
+        mean = {
+            p: sum(where[q] for q in above.get((h, p), [])) / len(above.get((h, p), [0]))
+            for p in rows[h]
+        }
         rows[h].sort(key=mean.get)
     return rows, ways
 
@@ -123,12 +149,20 @@ def draw_svg():
     rows, ways = place(reduced())
     box, slot, tall, step = 104, 128, 30, 70
     width, bottom = max(map(len, rows)) * slot, (len(rows) + 1) * step
-    at = {(h, p): (width * (i + 0.5) / len(row), bottom - h * step - tall) for h, row in enumerate(rows) for i, p in enumerate(row)}
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom}" font-family="sans-serif" font-size="13">',
-           "<title>modules of src/ and what they include</title>",
-           '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-           '<path d="M0 0L8 4L0 8z" fill="#777"/></marker></defs>',
-           f'<rect width="{width}" height="{bottom}" fill="#fff"/>']
+    at = {
+        (h, p): (width * (i + 0.5) / len(row), bottom - h * step - tall)
+        for h, row in enumerate(rows)
+        for i, p in enumerate(row)
+    }
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom}" '
+        f'font-family="sans-serif" font-size="13">',
+        "<title>modules of src/ and what they include</title>",
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#777"/></marker></defs>',
+        f'<rect width="{width}" height="{bottom}" fill="#fff"/>',
+    ]
     for way in ways.values():
         h = next(h for h, row in enumerate(rows) if way[0] in row)
         points = [at[h - i, p] for i, p in enumerate(way)]
@@ -139,11 +173,16 @@ def draw_svg():
             if i + 2 < len(points):
                 path += f"V{to_y + tall / 2:.0f}"
         out.append(f'<path d="{path}" fill="none" stroke="#777" marker-end="url(#tip)"/>')
-    boxes = [(name, *xy) for (_, name), xy in at.items() if name in uses] + [("cli: public headers, run", width / 2, step / 2)]
+    boxes = [(name, *xy) for (_, name), xy in at.items() if name in uses] + [
+        ("cli: public headers, run", width / 2, step / 2)
+    ]
     for name, x, y in boxes:
         wide = box if name in uses else 2 * box
-        out.append(f'<rect x="{x - wide / 2:.0f}" y="{y - tall / 2:.0f}" width="{wide}" height="{tall}" rx="5" '
-                   f'fill="{"#e8f0fa" if name in uses else "#fbf1dc"}" stroke="#456"/>')
+        out.append(
+            f'<rect x="{x - wide / 2:.0f}" y="{y - tall / 2:.0f}" width="{wide}" height="{tall}" '
+            f'rx="5" '
+            f'fill="{"#e8f0fa" if name in uses else "#fbf1dc"}" stroke="#456"/>'
+        )
         out.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{name}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
 

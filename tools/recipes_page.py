@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the page of recipes from the headers of the recipe files named on the command line: what each is
-for, its command, time and score as measured."""
+"""Prints the page of recipes from the headers of the recipe files named on the command line: what
+each is for, its command, time and score as measured."""
 import re
 import sys
 
@@ -27,8 +27,12 @@ def escaped(text):
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
-print("# Recipes\n\nA recipe is a text file with everything a run depends on. `weft run NAME` runs an installed one; "
-      "`--set section.key=value` changes a setting. Times and scores are those in the header of each file.\n")
+print(
+    "# Recipes\n\nA recipe is a text file with everything a run depends on. `weft run NAME` runs "
+    "an installed one; "
+    "`--set section.key=value` changes a setting. Times and scores are those in the header of each "
+    "file.\n"
+)
 for path in sys.argv[1:]:
     title, fields = header(path)
     name = path.split("recipes/")[-1][:-5]

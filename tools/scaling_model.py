@@ -6,7 +6,8 @@
 
 A prediction, not a measurement. An update takes
     fixed + networks of a GPU * each + reduction of the gradient
-The reduction is a ring inside a host and one between hosts, each GPU with a network card of its own."""
+The reduction is a ring inside a host and one between hosts, each GPU with a network card of its
+own."""
 import math, sys
 
 PARAMS = 1_958_017       # the paper's karhunen field (lstar 64 x 8)
@@ -35,8 +36,10 @@ def update(hosts, gpus, batch):
 
 
 def table():
-    print("| hosts x GPUs | reduction | updates a second, batch 256 | networks a second, batch 256 | "
-          "networks a second, 256 a GPU | efficiency, 256 a GPU |")
+    print(
+        "| hosts x GPUs | reduction | updates a second, batch 256 | networks a second, batch 256 | "
+        "networks a second, 256 a GPU | efficiency, 256 a GPU |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     for hosts, gpus in FLEETS:
         n = hosts * gpus
@@ -49,22 +52,38 @@ def table():
 def plot():
     width, height, left, top = 560, 300, 70, 20
     most = math.log2(HOSTS[-1] * GPUS)
-    curves = [("batch 256", "#b04030", lambda h, g: UPDATE / update(h, g, max(256, h * g))),
-              ("256 networks a GPU", "#3060b0", lambda h, g: h * g * UPDATE / update(h, g, 256 * h * g)),
-              ("ideal", "#999999", lambda h, g: h * g)]
+    curves = [
+        ("batch 256", "#b04030", lambda h, g: UPDATE / update(h, g, max(256, h * g))),
+        ("256 networks a GPU", "#3060b0", lambda h, g: h * g * UPDATE / update(h, g, 256 * h * g)),
+        ("ideal", "#999999", lambda h, g: h * g),
+    ]
     x = lambda h, g: left + (width - left - 150) * math.log2(h * g) / most
     y = lambda v: height - 40 - (height - 40 - top) * math.log2(max(v, 1)) / most
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-           f'font-size="12"><rect width="100%" height="100%" fill="white"/>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'font-family="sans-serif" '
+        f'font-size="12"><rect width="100%" height="100%" fill="white"/>'
+    ]
     for hosts, gpus in FLEETS:
-        out.append(f'<text x="{x(hosts, gpus):.0f}" y="{height - 22}" text-anchor="middle">{hosts * gpus}</text>')
-        out.append(f'<text x="{left - 8}" y="{y(hosts * gpus) + 4:.0f}" text-anchor="end">{hosts * gpus}</text>')
+        out.append(
+            f'<text x="{x(hosts, gpus):.0f}" y="{height - 22}" '
+            f'text-anchor="middle">{hosts * gpus}</text>'
+        )
+        out.append(
+            f'<text x="{left - 8}" y="{y(hosts * gpus) + 4:.0f}" '
+            f'text-anchor="end">{hosts * gpus}</text>'
+        )
     for name, colour, value in curves:
         points = " ".join(f"{x(h, g):.1f},{y(value(h, g)):.1f}" for h, g in FLEETS)
         end = y(value(*FLEETS[-1]))
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        out.append(f'<text x="{x(*FLEETS[-1]) + 6:.0f}" y="{end + 4:.0f}" fill="{colour}">{name}</text>')
-    out.append(f'<text x="{width / 2 - 60:.0f}" y="{height - 5}" text-anchor="middle">GPUs (predicted)</text>')
+        out.append(
+            f'<text x="{x(*FLEETS[-1]) + 6:.0f}" y="{end + 4:.0f}" fill="{colour}">{name}</text>'
+        )
+    out.append(
+        f'<text x="{width / 2 - 60:.0f}" y="{height - 5}" text-anchor="middle">GPUs '
+        f'(predicted)</text>'
+    )
     out.append(f'<text x="12" y="{height / 2:.0f}" transform="rotate(-90 12 {height / 2:.0f})" '
                f'text-anchor="middle">times the networks a second of one GPU</text></svg>')
     print("\n".join(out))

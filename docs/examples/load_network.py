@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Load a network that `weft zoo export` wrote into PyTorch, with nothing but torch and numpy.
 
-    load_network.py NET.safetensors X.npy Y.npy      prints the accuracy on inputs X (n, inputs) with labels Y (n)
+    load_network.py NET.safetensors X.npy Y.npy      prints the accuracy on inputs X (n, inputs)
+                                                     with labels Y (n)
 
-With the safetensors package installed, safetensors.torch.load_file(path) reads the tensors just as well."""
+With the safetensors package installed, safetensors.torch.load_file(path) reads the tensors just as
+well."""
 import json
 import sys
 
 import numpy as np
 import torch
 
-ACTIVATIONS = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "gelu": torch.nn.GELU, "silu": torch.nn.SiLU,
-               "sigmoid": torch.nn.Sigmoid, "identity": torch.nn.Identity}
+ACTIVATIONS = {
+    "relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "gelu": torch.nn.GELU, "silu": torch.nn.SiLU,
+    "sigmoid": torch.nn.Sigmoid, "identity": torch.nn.Identity,
+}
 
 
 def load_tensors(path):

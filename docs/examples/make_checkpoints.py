@@ -1,10 +1,11 @@
-"""Makes a folder of PyTorch checkpoints to try weft on: 300 networks, trained independently to tell three
-noisy arcs apart, checkpoints/net000.pt ..., and mine.csv with examples they have not seen. Needs PyTorch.
+"""Makes a folder of PyTorch checkpoints to try weft on: 300 networks, trained independently to tell
+three noisy arcs apart, checkpoints/net000.pt ..., and mine.csv with examples they have not seen.
+Needs PyTorch.
 
     python3 make_checkpoints.py
 
-All networks are trained at once, as one batch of matrices, each from its own initial weights and on its
-own order of examples; the files are ordinary state_dicts of `Net`."""
+All networks are trained at once, as one batch of matrices, each from its own initial weights and on
+its own order of examples; the files are ordinary state_dicts of `Net`."""
 import math
 import pathlib
 

@@ -1,6 +1,6 @@
 """Networks from a flow without weft: written from docs/method.md and docs/flow.md alone, in numpy
-and SciPy. Slow, and for reading: fields of the layout `lean` without folded rows or conditions, Euler
-steps, and collections of one architecture of dense layers with biases.
+and SciPy. Slow, and for reading: fields of the layout `lean` without folded rows or conditions,
+Euler steps, and collections of one architecture of dense layers with biases.
 
     sample_flow.py FLOW SEED COUNT      prints the weights of the networks of
                                         weft sample FLOW --seed SEED -n COUNT, one network a line

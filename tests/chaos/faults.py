@@ -48,8 +48,8 @@ def check_again(lab, command, folder):
 
 
 class Fault:
-    """cases(): the numbers of all cases, in no order; rng or None for some_of_each. Where there is no
-    end of them, draw()."""
+    """cases(): the numbers of all cases, in no order; rng or None for some_of_each. Where there is
+    no end of them, draw()."""
 
     allowed = {0, 3, 4}
 

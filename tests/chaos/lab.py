@@ -298,7 +298,9 @@ def write_pickle(path, shapes, rng, inside=""):
         )
         storages.append(struct.pack("<%df" % count, *(rng.gauss(0, 1) for i in range(count))))
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("net/data.pkl", body + (b"u" + text("epoch") + whole(3) if inside else b"") + b"u.")
+        archive.writestr(
+            "net/data.pkl", body + (b"u" + text("epoch") + whole(3) if inside else b"") + b"u."
+        )
         for k, storage in enumerate(storages):
             archive.writestr("net/data/%d" % k, storage)
 
@@ -336,7 +338,10 @@ def make_inputs(lab):
     with zipfile.ZipFile(os.path.join(at, "arrays.npz"), "w", zipfile.ZIP_DEFLATED) as archive:
         numbers = struct.pack("<80f", *(rng.gauss(0, 1) for i in range(80)))
         labels = struct.pack("<40q", *(rng.randrange(2) for i in range(40)))
-        for name, kind, shape, data in (("x", "<f4", "(40, 2)", numbers), ("y", "<i8", "(40,)", labels)):
+        for name, kind, shape, data in (
+            ("x", "<f4", "(40, 2)", numbers),
+            ("y", "<i8", "(40,)", labels),
+        ):
             head = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (kind, shape)
             head += " " * (63 - (10 + len(head)) % 64) + "\n"
             magic = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head))
@@ -369,7 +374,7 @@ DURATION = re.compile(rb"\b[0-9.]+ (ms|s|min|h)\b( [0-9.]+ (s|min)\b)?|\d+ threa
 
 
 def without_seconds(value, whole=True):
-    """stage.json holds digests of files that hold seconds, and its own; weft verify checks those."""
+    """stage.json has its digest and those of files with times in them: weft verify checks it."""
     if isinstance(value, dict):
         timed = ("seconds", "outputs", "digest") if whole else ("seconds", "outputs")
         return {k: without_seconds(v, False) for k, v in value.items() if k not in timed}

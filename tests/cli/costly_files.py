@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Files made to cost memory or time, for tests/cli/test_budgets.sh: makes each, runs weft on it, prints a line.
+"""Files made to cost memory or time, for tests/cli/test_budgets.sh: makes each, runs weft on it,
+prints a line.
 
-    costly_files.py WEFT [NAME]      one line a file: "ok NAME" or "not NAME: what it cost"; in the working folder
-A file may be refused or read; it may not cost more than 100 MB + 4 x its size or 2 s of CPU time, nor kill the program.
+    costly_files.py WEFT [NAME]      one line a file: "ok NAME" or "not NAME: what it cost"; in the
+                                     working folder
+A file may be refused or read; it may not cost more than 100 MB + 4 x its size or 2 s of CPU time,
+nor kill the program.
 """
 import gzip, json, os, resource, struct, sys, zlib
 
@@ -31,10 +34,23 @@ def zip_file(path, entries):
             pack = zlib.compressobj(9, zlib.DEFLATED, -15)
             packed = pack.compress(data) + pack.flush()
         name = name.encode()
-        directory += struct.pack("<IHHHHIIIIHHHHHII", 0x02014b50, 0, 0, 0, 8 if deflated else 0, 0, crc, len(packed), size,
-                                 len(name), 0, 0, 0, 0, 0, len(out)) + name
-        out += struct.pack("<IHHHIIIIHH", 0x04034b50, 0, 0, 8 if deflated else 0, 0, 0, 0, 0, len(name), 0) + name + packed
-    end = struct.pack("<IHHHHIIH", 0x06054b50, 0, 0, len(entries), len(entries), len(directory), len(out), 0)
+        directory += (
+            struct.pack(
+                "<IHHHHIIIIHHHHHII", 0x02014B50, 0, 0, 0, 8 if deflated else 0, 0, crc, len(packed),
+                size, len(name), 0, 0, 0, 0, 0, len(out),
+            )
+            + name
+        )
+        out += (
+            struct.pack(
+                "<IHHHIIIIHH", 0x04034B50, 0, 0, 8 if deflated else 0, 0, 0, 0, 0, len(name), 0
+            )
+            + name
+            + packed
+        )
+    end = struct.pack(
+        "<IHHHHIIH", 0x06054B50, 0, 0, len(entries), len(entries), len(directory), len(out), 0
+    )
     open(path, "wb").write(out + directory + end)
 
 
@@ -48,8 +64,19 @@ def whole(n):
 
 def tensor(elements, shape, stride, key=b"0"):
     numbers = lambda v: b"(" + b"".join(map(whole, v)) + b"t"
-    return (b"ctorch._utils\n_rebuild_tensor_v2\n((" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(key) + text(b"cpu")
-            + whole(elements) + b"tQ" + whole(0) + numbers(shape) + numbers(stride) + b"\x89}tR")
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n(("
+        + text(b"storage")
+        + b"ctorch\nFloatStorage\n"
+        + text(key)
+        + text(b"cpu")
+        + whole(elements)
+        + b"tQ"
+        + whole(0)
+        + numbers(shape)
+        + numbers(stride)
+        + b"\x89}tR"
+    )
 
 
 def torch_file(path, pickle, storage=b"\0" * 24, deflated=True, claim=None):
@@ -62,21 +89,35 @@ importing = ("zoo", "import", "FILE", "-a", "relu", "-o", "out.safetensors")
 @costly(*importing)
 def memoised_name(path):
     name = text(b"n" * 700000) + b"q\x01"
-    torch_file(path + ".pt", b"}(" + name + tensor(6, [6], [1]) + b"q\x02" + b"h\x01h\x02" * 6000 + b"u.")
+    torch_file(
+        path + ".pt", b"}(" + name + tensor(6, [6], [1]) + b"q\x02" + b"h\x01h\x02" * 6000 + b"u."
+    )
 
 
 @costly(*importing)
 def deflated_zeros(path):
     much = 3 << 28
-    torch_file(path + ".pt", b"}" + text(b"w") + tensor(much // 4, [much // 4], [1]) + b"s.", bytes(much))
+    torch_file(
+        path + ".pt", b"}" + text(b"w") + tensor(much // 4, [much // 4], [1]) + b"s.", bytes(much)
+    )
 
 
 @costly(*importing)
 def claimed_gigabytes(path):
     claim = 4100000000
     zeros = bytes(claim // 1032 + 1)  # no more than deflate could hold
-    zip_file(path + ".pt", [("n/data.pkl", b"}" + text(b"w") + tensor(claim // 4, [claim // 4], [1]) + b"s.", False, None),
-                            ("n/data/0", os.urandom(len(zeros)), True, claim)])
+    zip_file(
+        path + ".pt",
+        [
+            (
+                "n/data.pkl",
+                b"}" + text(b"w") + tensor(claim // 4, [claim // 4], [1]) + b"s.",
+                False,
+                None,
+            ),
+            ("n/data/0", os.urandom(len(zeros)), True, claim),
+        ],
+    )
 
 
 @costly(*importing)
@@ -91,7 +132,9 @@ def lists_of_one(path):
 
 @costly(*importing)
 def high_memo_index(path):
-    torch_file(path + ".pt", b"Nr" + struct.pack("<I", 30000000) + b"0" * 30000000 + b".", deflated=False)
+    torch_file(
+        path + ".pt", b"Nr" + struct.pack("<I", 30000000) + b"0" * 30000000 + b".", deflated=False
+    )
 
 
 @costly(*importing)
@@ -109,24 +152,39 @@ def transposed_over_and_over(path):
 
 @costly(*importing)
 def wrappers_over_and_over(path):
-    torch_file(path + ".pt", b"}" + text(b"module." * 1000000) + tensor(6, [2, 3], [3, 1]) + b"s.", deflated=False)
+    torch_file(
+        path + ".pt",
+        b"}" + text(b"module." * 1000000) + tensor(6, [2, 3], [3, 1]) + b"s.",
+        deflated=False,
+    )
 
 
 @costly(*importing)
 def many_tensors(path):
     t = tensor(6, [2, 3], [3, 1]) + b"r\1\0\0\0"
-    torch_file(path + ".pt", b"}(" + text(b"w") + t + b"".join(text(b"w%d" % i) + b"h\1" for i in range(60000)) + b"u.")
+    torch_file(
+        path + ".pt",
+        b"}(" + text(b"w") + t + b"".join(text(b"w%d" % i) + b"h\1" for i in range(60000)) + b"u.",
+    )
 
 
 @costly(*importing)
 def many_entries(path):
-    zip_file(path + ".pt", [("n/data.pkl", b"}.", False, None)] + [("n/%d" % i, b"", False, None) for i in range(60000)])
+    zip_file(
+        path + ".pt",
+        [("n/data.pkl", b"}.", False, None)]
+        + [("n/%d" % i, b"", False, None) for i in range(60000)],
+    )
 
 
 # --- safetensors ----------------------------------------------------------------------------------
 
 def st_file(path, tensors, meta, data=b"", raw=None):
-    header = raw if raw is not None else json.dumps({"__metadata__": meta, **tensors}, separators=(",", ":")).encode()
+    header = (
+        raw
+        if raw is not None
+        else json.dumps({"__metadata__": meta, **tensors}, separators=(",", ":")).encode()
+    )
     open(path, "wb").write(struct.pack("<Q", len(header)) + header + data)
 
 
@@ -139,7 +197,13 @@ def f32(begin, *shape):
 
 @costly("zoo", "info", "FILE")
 def tensors_without_end(path):
-    raw = b"{" + b",".join(b'"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1000000)) + b"}"
+    raw = (
+        b"{"
+        + b",".join(
+            b'"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(1000000)
+        )
+        + b"}"
+    )
     st_file(path, {}, {}, b"", raw)
 
 
@@ -158,7 +222,10 @@ def tensors_to_import(path):
 @costly("zoo", "import", "FILE", "-a", "relu", "-o", "out.safetensors")
 def matrices_to_order(path):
     n = 32
-    st_file(path + ".safetensors", {("w%05d" % i) * 3000: f32(i * 16, 2, 2) for i in range(n)}, {}, b"\0" * 16 * n)
+    st_file(
+        path + ".safetensors", {("w%05d" % i) * 3000: f32(i * 16, 2, 2) for i in range(n)}, {},
+        b"\0" * 16 * n,
+    )
 
 
 @costly("zoo", "info", "FILE")
@@ -172,7 +239,11 @@ def tests_without_end(path):
     tensors = {"layers.0.weight": f32(0, 2, 3, 2), "layers.0.bias": f32(48, 2, 3)}
     for i in range(n):
         tensors["weft.score.t%d" % i] = f32(72 + 8 * i, 2)
-    st_file(path, tensors, {"weft.arch": "2-3", "weft.activation": "relu", "weft.format": "collection 1"}, b"\0" * (72 + 8 * n))
+    st_file(
+        path, tensors,
+        {"weft.arch": "2-3", "weft.activation": "relu", "weft.format": "collection 1"},
+        b"\0" * (72 + 8 * n),
+    )
 
 
 # --- flows ----------------------------------------------------------------------------------------
@@ -180,11 +251,16 @@ def tests_without_end(path):
 def flow(path, make):
     """A small flow, trained once, with its metadata and tensors changed by make(meta, tensors)."""
     if not os.path.exists("flow.safetensors"):
-        open("flow.conf", "w").write("[data]\nname = spirals\nrows = 300\n[zoo]\narch = 2-4-3\ncount = 4\nepochs = 1\n[model]\n"
-                                     "node = 8\nedge = 8\ntime = 8\nblocks = 1\n[train]\nupdates = 2\nbatch = 2\n")
+        open("flow.conf", "w").write(
+            "[data]\nname = spirals\nrows = 300\n[zoo]\narch = 2-4-3\ncount = 4\nepochs = "
+            "1\n[model]\n"
+            "node = 8\nedge = 8\ntime = 8\nblocks = 1\n[train]\nupdates = 2\nbatch = 2\n"
+        )
         quiet = " -q >/dev/null 2>flow.err"
-        if os.system(f"'{weft}' zoo train flow.conf -o small.safetensors{quiet} && "
-                     f"'{weft}' train flow.conf --zoo small.safetensors -o flow.safetensors{quiet}"):
+        if os.system(
+            f"'{weft}' zoo train flow.conf -o small.safetensors{quiet} && "
+            f"'{weft}' train flow.conf --zoo small.safetensors -o flow.safetensors{quiet}"
+        ):
             sys.exit(open("flow.err").read())
     bytes_ = open("flow.safetensors", "rb").read()
     size = struct.unpack("<Q", bytes_[:8])[0]
@@ -229,7 +305,10 @@ def flow_of_many_architectures(path):
             for what in ("mean", "std"):
                 old = tensors["norm.0.%s" % what]
                 begin, end = old["data_offsets"]
-                tensors["norm.%d.%s" % (i, what)] = {**old, "data_offsets": [len(data), len(data) + end - begin]}
+                tensors["norm.%d.%s" % (i, what)] = {
+                    **old,
+                    "data_offsets": [len(data), len(data) + end - begin],
+                }
                 data += data[begin:end]
         meta["stocks"] = "40000"
         return data
@@ -266,7 +345,9 @@ def csv_gzip_bomb(path):
 @costly(*reading)
 def csv_many_columns(path):
     n = 400000
-    open(path + ".csv", "w").write(",".join("c%d" % i for i in range(n)) + "\n" + ",".join(["1"] * n) + "\n")
+    open(path + ".csv", "w").write(
+        ",".join("c%d" % i for i in range(n)) + "\n" + ",".join(["1"] * n) + "\n"
+    )
     table(path + ".csv")
 
 
@@ -285,7 +366,9 @@ def csv_empty_cells(path):
 
 @costly(*reading)
 def csv_many_categories(path):
-    open(path + ".csv", "w").write("a,b,y\n" + "".join("x%d,z%d,%d\n" % (i, -i, i % 2) for i in range(200000)))
+    open(path + ".csv", "w").write(
+        "a,b,y\n" + "".join("x%d,z%d,%d\n" % (i, -i, i % 2) for i in range(200000))
+    )
     table(path + ".csv")
 
 
@@ -303,14 +386,23 @@ def csv_quotes(path):
 
 @costly(*reading)
 def arff_many_attributes(path):
-    open(path + ".arff", "w").write("@relation r\n" + "".join("@attribute a%d numeric\n" % i for i in range(300000)) + "@data\n1\n")
+    open(path + ".arff", "w").write(
+        "@relation r\n"
+        + "".join("@attribute a%d numeric\n" % i for i in range(300000))
+        + "@data\n1\n"
+    )
     table(path + ".arff")
 
 
 @costly(*reading)
 def arff_many_levels(path):
     levels = ",".join("l%d" % i for i in range(500000))
-    open(path + ".arff", "w").write("@relation r\n@attribute a {" + levels + "}\n@attribute y {p,q}\n@data\n" + "l5,p\nl6,q\n" * 20000)
+    open(path + ".arff", "w").write(
+        "@relation r\n@attribute a {"
+        + levels
+        + "}\n@attribute y {p,q}\n@data\n"
+        + "l5,p\nl6,q\n" * 20000
+    )
     table(path + ".arff")
 
 
@@ -318,7 +410,9 @@ def arff_many_levels(path):
 def arff_sparse(path):
     n = 20000
     attributes = "".join("@attribute a%d numeric\n" % i for i in range(n))
-    open(path + ".arff", "w").write("@relation r\n" + attributes + "@attribute y {p,q}\n@data\n" + "{0 1}\n{}\n" * 200000)
+    open(path + ".arff", "w").write(
+        "@relation r\n" + attributes + "@attribute y {p,q}\n@data\n" + "{0 1}\n{}\n" * 200000
+    )
     table(path + ".arff")
 
 
@@ -337,7 +431,9 @@ def idx_gzip_bomb(path):
             f.write(bytes(16 << 20))
     with gzip.open(path + "-labels-ubyte.gz", "wb", 9) as f:
         f.write(struct.pack(">HBBI", 0, 8, 1, 1 << 20) + bytes(1 << 19))
-    open("table.conf", "w").write(f"[data]\npath = {path}-ubyte.gz\nlabels = {path}-labels-ubyte.gz\n")
+    open("table.conf", "w").write(
+        f"[data]\npath = {path}-ubyte.gz\nlabels = {path}-labels-ubyte.gz\n"
+    )
 
 
 # --- recipes, manifests, JSON ---------------------------------------------------------------------
@@ -354,7 +450,9 @@ def recipe_of_many_sections(path):
 
 @costly("train", "manifest.conf", "-o", "out.safetensors")
 def manifest_of_many_lines(path):
-    open(path + ".manifest", "w").write("".join("absent%d.safetensors\n" % i for i in range(300000)))
+    open(path + ".manifest", "w").write(
+        "".join("absent%d.safetensors\n" % i for i in range(300000))
+    )
     open("manifest.conf", "w").write(f"[zoo]\nmanifest = {path}.manifest\n")
 
 
@@ -390,11 +488,18 @@ def cost(command):
 
 
 def size_of(before):
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(".") for name in names) - before
+    return (
+        sum(
+            os.path.getsize(os.path.join(folder, name))
+            for folder, _, names in os.walk(".")
+            for name in names
+        )
+        - before
+    )
 
 
 def in_child(make, name):
-    """A process starts with the peak of memory of the one that forked it, so this one stays small."""
+    """A child begins with the peak of memory of its parent, so this process stays small."""
     child = os.fork()
     if child == 0:
         make(name)
@@ -416,9 +521,17 @@ for name, make, command in files:
     status, memory, seconds = cost([weft, *(path if word == "FILE" else word for word in command)])
     allowed = MEMORY + TIMES * size
     said = open("costly.out", errors="replace").read().strip().splitlines()[-1:]
-    what = f"{size:,} bytes took {memory >> 20} MB and {seconds:.2f} s, status {status:#x}: {(said or [''])[0][:160]}"
+    first = (said or [''])[0][:160]
+    what = f"{size:,} bytes took {memory >> 20} MB and {seconds:.2f} s, status {status:#x}: {first}"
     good = memory <= allowed and seconds <= SECONDS and not os.WIFSIGNALED(status)
     good = good and not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 4)
-    print(f"ok {name}" + (f" ({what})" if only or os.environ.get("COSTS") else "") if good else f"not {name}: {what}", flush=True)
+    print(
+        (
+            f"ok {name}" + (f" ({what})" if only or os.environ.get("COSTS") else "")
+            if good
+            else f"not {name}: {what}"
+        ),
+        flush=True,
+    )
     for entry in made:
         os.remove(entry)

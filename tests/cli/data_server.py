@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""A server for tests/cli/test_fetch.sh: OpenML's descriptions, files with ranges, a zip of the survey, broken connections.
+"""A server for tests/cli/test_fetch.sh: OpenML's descriptions, files with ranges, a zip of the
+survey, broken connections.
 
     data_server.py FOLDER      writes FOLDER/port, then a line a request into FOLDER/requests
-Each file is served whole, in parts (Range with If-Range), or broken off in the middle, as its path says:
-    /file/NAME      plain, with ranges          /norange/NAME  answers 200 with everything, whatever is asked
-    /break/NAME     every answer stops after half of what it should send (the length in the header is right)
-    /changing/NAME  another ETag every time     /lying/NAME    a part that begins elsewhere than asked
+Each file is served whole, in parts (Range with If-Range), or broken off in the middle, as its path
+says:
+    /file/NAME      plain, with ranges          /norange/NAME  answers 200 with everything, whatever
+                    is asked
+    /break/NAME     every answer stops after half of what it should send (the length in the header
+                    is right)
+    /changing/NAME  another ETag every time     /lying/NAME    a part that begins elsewhere than
+                    asked
     /endless/NAME   promises more than any table may have         /empty/NAME    nothing
     /plain/NAME     leads to /file/NAME over http
 With FOLDER/cert.pem (certificate and key) there is a second server, over https: FOLDER/tls-port.
@@ -16,14 +21,17 @@ folder = pathlib.Path(sys.argv[1])
 arff = "@relation toy\n@attribute x numeric\n@attribute y {a,b}\n@data\n" + "".join(
     f"{i * 0.25},{'ab'[i % 2]}\n" for i in range(4000))
 rows = ["RT,SERIALNO,PWGTP,AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP"]
-people = [  # weight, age, class of worker, school, marriage, occupation, birthplace, relation, hours, sex, race, income
+# weight, age, class of worker, school, marriage, occupation, birthplace, relation, hours, sex,
+# race, income
+people = [
     ("12", "40", "1", "21", "1", "0110", "006", "00", "40", "1", "1", "60000"),
     ("3", "35", "6", "16", "5", "4720", "072", "02", "20", "2", "9", "50000"),
     ("3", "16", "1", "12", "5", "4720", "006", "02", "20", "2", "1", "900"),   # too young
     ("0", "50", "1", "12", "5", "4720", "006", "02", "20", "2", "1", "900"),   # weighs nothing
     ("9", "50", "", "12", "5", "", "006", "02", "", "2", "1", "9000"),         # does not work
     ("9", "50", "1", "12", "5", "4720", "006", "02", "20", "2", "1", "100"),   # earns too little
-    ("9", "17", "", "12", "5", "4720", "006", "17", "1", "2", "1", "101"),     # just in; a missing code
+    # just in; a missing code
+    ("9", "17", "", "12", "5", "4720", "006", "17", "1", "2", "1", "101"),
 ]
 for person in people:
     rows.append("P,2018000000001," + ",".join(person))
@@ -34,14 +42,22 @@ with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
 late = io.BytesIO()
 with zipfile.ZipFile(late, "w", zipfile.ZIP_DEFLATED) as archive:
     archive.writestr("psam_p99.csv", "\n".join(row.replace("RELP", "RELSHIPP") for row in rows))
-content = {"toy.arff": arff.encode(), "acs.zip": packed.getvalue(), "late.zip": late.getvalue(), "rubbish.zip": b"no zip at all"}
+content = {
+    "toy.arff": arff.encode(), "acs.zip": packed.getvalue(), "late.zip": late.getvalue(),
+    "rubbish.zip": b"no zip at all",
+}
 versions = 0
 
 
 def description(number, kind, host):
     digest = hashlib.md5(content["toy.arff"]).hexdigest()
-    sets = {"7": ("toy set", "file"), "8": ("breaks", "break"), "9": ("damaged", "file"), "10": ("picture", "file"),
-            "11": ("clear \x1b[2J\x9b", "file")}
+    sets = {
+        "7": ("toy set", "file"),
+        "8": ("breaks", "break"),
+        "9": ("damaged", "file"),
+        "10": ("picture", "file"),
+        "11": ("clear \x1b[2J\x9b", "file"),
+    }
     if number not in sets:
         return None
     name, how = sets[number]
@@ -66,7 +82,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def send_json(self, value):
-        self.answer(200 if value is not None else 412, json.dumps(value).encode(), [("Content-Type", "application/json")])
+        self.answer(
+            200 if value is not None else 412,
+            json.dumps(value).encode(),
+            [("Content-Type", "application/json")],
+        )
 
     def send_file(self, how, name):
         global versions
@@ -88,7 +108,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(*header)
         self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
-        self.wfile.write(rest[:len(rest) // 2] if how in ("break", "changing", "lying") and len(rest) > 2000 else rest)
+        self.wfile.write(
+            rest[: len(rest) // 2]
+            if how in ("break", "changing", "lying") and len(rest) > 2000
+            else rest
+        )
         self.close_connection = True
 
     def do_GET(self):
@@ -96,15 +120,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
             log.write(f"{self.path} {self.headers.get('Range', '-')}\n")
         host, parts = self.headers["Host"], self.path.strip("/").split("/")
         if self.path.startswith("/api/v1/json/data/list/data_name/"):
-            matches = [{"did": 6, "name": "toy set", "version": 1, "status": "deactivated"},
-                       {"did": 70, "name": "toy set", "version": 3, "status": "active"},
-                       {"did": 7, "name": "toy set", "version": 2, "status": "active"}] if "toy%20set" in self.path else []
+            matches = (
+                [
+                    {"did": 6, "name": "toy set", "version": 1, "status": "deactivated"},
+                    {"did": 70, "name": "toy set", "version": 3, "status": "active"},
+                    {"did": 7, "name": "toy set", "version": 2, "status": "active"},
+                ]
+                if "toy%20set" in self.path
+                else []
+            )
             return self.send_json({"data": {"dataset": matches}})
         if self.path.startswith("/api/v1/json/data/"):
             return self.send_json(description(parts[-1], None, host))
         if self.path.startswith("/programs-surveys/acs/data/pums/"):
-            names = {"csv_pca.zip": "acs.zip", "csv_ppr.zip": "late.zip", "csv_ptx.zip": "rubbish.zip"}
-            return self.send_file("file", names[parts[-1]]) if parts[-1] in names else self.answer(404, b"")
+            names = {
+                "csv_pca.zip": "acs.zip",
+                "csv_ppr.zip": "late.zip",
+                "csv_ptx.zip": "rubbish.zip",
+            }
+            return (
+                self.send_file("file", names[parts[-1]])
+                if parts[-1] in names
+                else self.answer(404, b"")
+            )
         if self.path == "/empty/toy.arff":
             return self.answer(200, b"")
         if self.path == "/endless/toy.arff":
@@ -114,7 +152,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         if self.path == "/plain/toy.arff":
-            return self.answer(302, b"", [("Location", f"http://127.0.0.1:{server.server_address[1]}/file/toy.arff")])
+            return self.answer(
+                302,
+                b"",
+                [("Location", f"http://127.0.0.1:{server.server_address[1]}/file/toy.arff")],
+            )
         if self.path == "/moved/toy.arff":
             return self.answer(302, b"", [("Location", f"http://{host}/file/toy.arff")])
         if len(parts) == 2 and parts[1] in content:

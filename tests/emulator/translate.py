@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Turns a preprocessed .cu file (stdin) into C++ for the emulator (stdout).
 
-    kernel<T><<<grid, block, bytes, stream>>>(...)   emulated::launch("kernel<T>", grid, block, bytes, stream, kernel<T>)(...)
+    kernel<T><<<grid, block, bytes, stream>>>(...)   emulated::launch("kernel<T>", grid, block,
+                                                     bytes, stream, kernel<T>)(...)
     asm("op.type %0, [%1];" : "=r"(x) : "r"(p));     { const auto in_1 = p; ptx::op_type(x, in_1); }
-    extern __shared__ T name[];                      T *const name = the block's dynamic shared memory
+    extern __shared__ T name[];                      T *const name = the block's dynamic shared
+                                                     memory
 Lines keep their numbers.
 """
 import re
@@ -65,7 +67,12 @@ def instruction(line, names):
 def statement(inside):
     """Of what stands between the parentheses of asm."""
     sections = split(inside, ":") + ["", ""]
-    text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', sections[0])).replace("\\n", " ").replace("\\t", " ").strip()
+    text = (
+        "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', sections[0]))
+        .replace("\\n", " ")
+        .replace("\\t", " ")
+        .strip()
+    )
     if text.startswith("{"):
         text = text[1:-1]
     names, taken = [], ""
@@ -110,7 +117,11 @@ def translate_launches(text):
             start -= 1
         kernel = re.sub(r"\s+", " ", text[start:match.start()].strip())
         stop = text.index(">>>", match.end())
-        out += text[at:start] + 'emulated::launch("%s", %s, %s)' % (kernel, text[match.end():stop], kernel)
+        out += text[at:start] + 'emulated::launch("%s", %s, %s)' % (
+            kernel,
+            text[match.end() : stop],
+            kernel,
+        )
         out += "\n" * text.count("\n", start, match.end())
         at = stop + 3
     return out + text[at:]

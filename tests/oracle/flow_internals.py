@@ -14,9 +14,14 @@ def library():
     target = os.path.join(BUILD, "tests/oracle/flow_internals.so")
     os.makedirs(os.path.dirname(target), exist_ok=True)
     made = f"{target}.{os.getpid()}"  # programs that run side by side both make it
-    subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-O2", "-fPIC", "-shared", "-D_GNU_SOURCE",
-                    "-I" + ROOT + "/include", "-I" + ROOT + "/src", source, BUILD + "/libweft.a",
-                    *LIBS, "-o", made], check=True)
+    subprocess.run(
+        [
+            *os.environ.get("CC", "cc").split(), "-std=gnu11", "-O2", "-fPIC", "-shared",
+            "-D_GNU_SOURCE", "-I" + ROOT + "/include", "-I" + ROOT + "/src", source,
+            BUILD + "/libweft.a", *LIBS, "-o", made,
+        ],
+        check=True,
+    )
     os.replace(made, target)
     return C.CDLL(target)
 

@@ -1,4 +1,5 @@
-"""Readers, split and preparation against csv, scikit-learn's ARFF reader, SimpleImputer, StandardScaler and OneHotEncoder.
+"""Readers, split and preparation against csv, scikit-learn's ARFF reader, SimpleImputer,
+StandardScaler and OneHotEncoder.
 
 The split is drawn again here from Philox4x32-10 and the rule in docs/data.md."""
 import csv
@@ -46,7 +47,8 @@ def shuffle(stream, n):
 
 
 def split(labels, classes, fraction, seed):
-    """Rows of the test part: largest remainder, ties to the first class, never the last row of a class."""
+    """Rows of the test part: largest remainder, ties to the first class, never the last row of a
+    class."""
     members = [np.flatnonzero(labels == k) for k in range(classes)]
     exact = [len(m) * fraction for m in members]
     take = [min(int(e), len(m) - 1) for e, m in zip(exact, members)]
@@ -73,7 +75,8 @@ def ordered(values):
 
 
 def read_table(path, categorical):
-    """Column names, cells (None is missing), and for each column its levels in order, or None for numbers."""
+    """Column names, cells (None is missing), and for each column its levels in order, or None for
+    numbers."""
     with open_text(path) as file:
         if ".arff" in path:
             table = _arff.load(file)
@@ -88,8 +91,10 @@ def read_table(path, categorical):
             names = next(reader)
             rows = [[None if v in ("", "?") else v for v in row] for row in reader if row]
             chosen = set(categorical.split(",")) | {names[-1]}
-            levels = [ordered({row[c] for row in rows if row[c] is not None}) if name in chosen else None
-                      for c, name in enumerate(names)]
+            levels = [
+                ordered({row[c] for row in rows if row[c] is not None}) if name in chosen else None
+                for c, name in enumerate(names)
+            ]
     return names, rows, levels
 
 
@@ -103,7 +108,9 @@ def prepare(names, rows, levels, test):
             scaler = StandardScaler().fit(imputer.transform(column[train]))
             parts.append(scaler.transform(imputer.transform(column)))
         else:
-            column = np.array([[np.nan if row[c] is None else levels[c].index(row[c])] for row in rows])
+            column = np.array(
+                [[np.nan if row[c] is None else levels[c].index(row[c])] for row in rows]
+            )
             imputer = SimpleImputer(strategy="most_frequent").fit(column[train])
             encoder = OneHotEncoder(categories=[np.arange(len(levels[c]), dtype=float)])
             parts.append(encoder.fit_transform(imputer.transform(column)).toarray())
@@ -120,7 +127,9 @@ def compare(path, categorical, seed, fraction):
     data = Data(path=path, categorical=categorical, seed=seed, test_fraction=fraction)
     assert data.class_names == levels[-1], (data.class_names, levels[-1])
     assert data.x_train.shape == x[~test].shape, (data.x_train.shape, x[~test].shape)
-    assert (data.y_train == labels[~test]).all() and (data.y_test == labels[test]).all(), "labels differ"
+    assert (data.y_train == labels[~test]).all() and (
+        data.y_test == labels[test]
+    ).all(), "labels differ"
     worst = max(np.abs(data.x_train - x[~test]).max(), np.abs(data.x_test - x[test]).max())
     scale = max(1, np.abs(x).max())
     assert worst <= 1e-6 * scale, f"inputs differ by {worst:.3g} (largest {scale:.3g})"
@@ -128,10 +137,16 @@ def compare(path, categorical, seed, fraction):
 
 
 def made_up(folder):
-    """Tables with quotes, gaps, ties and lonely levels, so that the comparison also runs without the data sets."""
+    """Tables with quotes, gaps, ties and lonely levels, so that the comparison also runs without
+    the data sets."""
     rng = np.random.default_rng(1)
-    rows = [[rng.normal(3, 2), rng.integers(4), rng.choice(["red", "blue, dark", 'the "green"', ""]),
-             rng.choice(["u", "v", "w"], p=[0.6, 0.3, 0.1])] for _ in range(301)]
+    rows = [
+        [
+            rng.normal(3, 2), rng.integers(4), rng.choice(["red", "blue, dark", 'the "green"', ""]),
+            rng.choice(["u", "v", "w"], p=[0.6, 0.3, 0.1]),
+        ]
+        for _ in range(301)
+    ]
     for row in rows:
         row[0] = "?" if rng.random() < 0.2 else repr(float(row[0]))
     made = []
@@ -143,22 +158,34 @@ def made_up(folder):
             writer.writerows(rows)
     made.append(os.path.join(folder, "made.arff"))
     with open(made[-1], "w") as file:
-        file.write("@relation made\n@attribute n real\n@attribute k {3,never,1,0,2}\n@attribute colour {red,'blue, dark',"
-                   "'the \"green\"'}\n@attribute class {w,u,v}\n@data\n")
+        file.write(
+            "@relation made\n@attribute n real\n@attribute k {3,never,1,0,2}\n@attribute colour "
+            "{red,'blue, dark',"
+            "'the \"green\"'}\n@attribute class {w,u,v}\n@data\n"
+        )
         for n, k, colour, label in rows:
             file.write(f"{n},{k},{repr(str(colour)) if colour else '?'},{label}\n")
     return made
 
 
-SOLAR = ("largest_spot_size,spot_distribution,Activity,Evolution,Previous_24_hour_flare_activity_code,Historically-complex,"
-         "Did_region_become_historically_complex,Area,Area_of_the_largest_spot,C-class_flares_production_by_this_region,"
-         "M-class_flares_production_by_this_region,X-class_flares_production_by_this_region")
-FLARE = ("class code,largest spot code,spot dist code,Activity,Evolution,Previous 24 hour code,Historically-complex,"
-         "become complex,Area,Area of the largest spot")
-TABLES = [("mfeat/mfeat-karhunen.arff.gz", ""), ("mfeat/mfeat-morphological.arff", ""), ("mfeat/mfeat-fourier.tsv.gz", ""),
-          ("kr-vs-kp/kr-vs-kp.arff.gz", ""), ("cmc/cmc.arff", ""), ("breast-w/breast-w.arff", ""), ("heart-c/heart-c.arff", ""),
-          ("heart-h/heart-h.arff", ""), ("ozone-level-8hr/ozone-level-8hr.csv.gz", ""), ("hayes-roth/hayes-roth.tsv.gz", ""),
-          ("solar-flare/solar-flare_1.tsv.gz", SOLAR), ("flare/flare.tsv.gz", FLARE)]
+SOLAR = (
+    "largest_spot_size,spot_distribution,Activity,Evolution,Previous_24_hour_flare_activity_code,"
+    "Historically-complex,Did_region_become_historically_complex,Area,Area_of_the_largest_spot,"
+    "C-class_flares_production_by_this_region,"
+    "M-class_flares_production_by_this_region,X-class_flares_production_by_this_region"
+)
+FLARE = (
+    "class code,largest spot code,spot dist code,Activity,Evolution,Previous 24 hour "
+    "code,Historically-complex,"
+    "become complex,Area,Area of the largest spot"
+)
+TABLES = [
+    ("mfeat/mfeat-karhunen.arff.gz", ""), ("mfeat/mfeat-morphological.arff", ""),
+    ("mfeat/mfeat-fourier.tsv.gz", ""), ("kr-vs-kp/kr-vs-kp.arff.gz", ""), ("cmc/cmc.arff", ""),
+    ("breast-w/breast-w.arff", ""), ("heart-c/heart-c.arff", ""), ("heart-h/heart-h.arff", ""),
+    ("ozone-level-8hr/ozone-level-8hr.csv.gz", ""), ("hayes-roth/hayes-roth.tsv.gz", ""),
+    ("solar-flare/solar-flare_1.tsv.gz", SOLAR), ("flare/flare.tsv.gz", FLARE),
+]
 
 
 def main():
@@ -175,7 +202,10 @@ def main():
             for seed, fraction in ((0, 0.2), ((1 << 40) + 7, 0.33)):
                 name = f"data {os.path.basename(path)} seed {seed}"
                 try:
-                    print(f"ok {name} (largest difference {compare(path, categorical, seed, fraction):.2g})")
+                    print(
+                        f"ok {name} (largest difference "
+                        f"{compare(path, categorical, seed, fraction):.2g})"
+                    )
                 except (AssertionError, ValueError) as why:
                     failed += 1
                     print(f"not ok {name}: {why}")

@@ -1,8 +1,10 @@
-"""Evaluation against SciPy, scikit-learn and numpy: assignment, WCS, IoU, ROC AUC and every column of the table.
+"""Evaluation against SciPy, scikit-learn and numpy: assignment, WCS, IoU, ROC AUC and every column
+of the table.
 
-A collection is trained by the library and read from its file here. Forward passes are numpy in double, assignments
-scipy.optimize.linear_sum_assignment, ROC AUC sklearn.metrics.roc_auc_score; the reference cloud, the subsets of JWS and the
-order of layers come from Philox as weft/rng.h describes it. Prints "ok name" lines; exits 1 when one is not ok."""
+A collection is trained by the library and read from its file here. Forward passes are numpy in
+double, assignments scipy.optimize.linear_sum_assignment, ROC AUC sklearn.metrics.roc_auc_score; the
+reference cloud, the subsets of JWS and the order of layers come from Philox as weft/rng.h describes
+it. Prints "ok name" lines; exits 1 when one is not ok."""
 import ctypes as C
 import os
 import shutil
@@ -21,35 +23,49 @@ ACCURACY, AUC = 0, 1
 
 
 class EvalDesc(C.Structure):
-    _fields_ = [("score", C.c_int), ("cloud", C.c_size_t), ("subsets", C.c_int), ("sweeps", C.c_int),
-                ("seed", C.c_uint64), ("cache", C.c_bool)]
+    _fields_ = [
+        ("score", C.c_int), ("cloud", C.c_size_t), ("subsets", C.c_int), ("sweeps", C.c_int),
+        ("seed", C.c_uint64), ("cache", C.c_bool),
+    ]
 
 
-COLUMNS = ["accuracy_mean", "accuracy_std", "iou_mean", "iou_std", "wcs_mean", "wcs_std", "jws", "jws_std", "jws_raw",
-           "jws_no_sqrt3", "diversity_iou_mean", "diversity_iou_std", "diversity_wcs_mean", "diversity_wcs_std"]
+COLUMNS = [
+    "accuracy_mean", "accuracy_std", "iou_mean", "iou_std", "wcs_mean", "wcs_std", "jws", "jws_std",
+    "jws_raw", "jws_no_sqrt3", "diversity_iou_mean", "diversity_iou_std", "diversity_wcs_mean",
+    "diversity_wcs_std",
+]
 
 
 class EvalRow(C.Structure):
-    _fields_ = [("name", C.c_char * 64), ("n", C.c_size_t)] + [(column, C.c_double) for column in COLUMNS]
+    _fields_ = [("name", C.c_char * 64), ("n", C.c_size_t)] + [
+        (column, C.c_double) for column in COLUMNS
+    ]
 
 
 class MatchDesc(C.Structure):
-    _fields_ = [("sweeps", C.c_int), ("tolerance", C.c_double), ("restarts", C.c_int), ("seed", C.c_uint64)]
+    _fields_ = [
+        ("sweeps", C.c_int), ("tolerance", C.c_double), ("restarts", C.c_int), ("seed", C.c_uint64),
+    ]
 
 
 LIB.wf_roc_auc.restype = C.c_double
 LIB.wf_roc_auc.argtypes = [C.c_void_p, C.c_void_p, C.c_size_t]
 LIB.wf_assign_max.argtypes = [C.c_void_p, C.c_int, C.c_void_p, C.c_void_p]
-LIB.wf_wcs_max.argtypes = [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p, C.c_size_t, C.c_void_p,
-                           C.POINTER(MatchDesc), C.c_void_p, C.c_void_p]
+LIB.wf_wcs_max.argtypes = [
+    C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p, C.c_size_t, C.c_void_p,
+    C.POINTER(MatchDesc), C.c_void_p, C.c_void_p,
+]
 LIB.wf_zoo_open.argtypes = [C.c_void_p, C.c_char_p, C.c_void_p]
 LIB.wf_zoo_free.argtypes = [C.c_void_p]
 LIB.wf_eval_desc_default.restype = EvalDesc
-LIB.wf_reference_open.argtypes = [C.c_void_p, C.c_void_p, C.POINTER(Dataset), C.POINTER(EvalDesc), C.c_void_p]
+LIB.wf_reference_open.argtypes = [
+    C.c_void_p, C.c_void_p, C.POINTER(Dataset), C.POINTER(EvalDesc), C.c_void_p,
+]
 LIB.wf_reference_free.argtypes = [C.c_void_p]
 LIB.wf_eval_reference.argtypes = [C.c_void_p, C.c_void_p, C.POINTER(EvalRow), C.c_void_p]
-LIB.wf_eval_networks.argtypes = [C.c_void_p, C.c_void_p, C.c_char_p, C.c_void_p, C.c_size_t, C.POINTER(EvalRow),
-                                 C.c_void_p]
+LIB.wf_eval_networks.argtypes = [
+    C.c_void_p, C.c_void_p, C.c_char_p, C.c_void_p, C.c_size_t, C.POINTER(EvalRow), C.c_void_p,
+]
 
 
 def pointer(array):
@@ -64,7 +80,7 @@ def shuffled(seed, network, purpose, step, n):
     return order
 
 
-# --- the definitions, in numpy ---------------------------------------------------------------------------------------
+# --- the definitions, in numpy --------------------------------------------------------------------
 class Net:
     """Weights W[l] (out, in) and biases b[l] of one multilayer perceptron, in double."""
 
@@ -73,7 +89,9 @@ class Net:
         self.b = [tensors[f"layers.{l}.bias"][index].astype(np.float64) for l in range(layers)]
 
     def flat(self):
-        return np.concatenate([np.concatenate([W.ravel(), b]) for W, b in zip(self.W, self.b)]).astype(np.float32)
+        return np.concatenate(
+            [np.concatenate([W.ravel(), b]) for W, b in zip(self.W, self.b)]
+        ).astype(np.float32)
 
     def logits(self, x):
         for l, (W, b) in enumerate(zip(self.W, self.b)):
@@ -91,7 +109,11 @@ def match_units(a, b, sweeps, seed):
         for l in shuffled(seed, 0, MATCH, sweep, hidden):
             before = p[l - 1] if l > 0 else slice(None)
             after = p[l + 1] if l + 1 < hidden else slice(None)
-            score = a.W[l] @ b.W[l][:, before].T + np.outer(a.b[l], b.b[l]) + a.W[l + 1].T @ b.W[l + 1][after]
+            score = (
+                a.W[l] @ b.W[l][:, before].T
+                + np.outer(a.b[l], b.b[l])
+                + a.W[l + 1].T @ b.W[l + 1][after]
+            )
             columns = linear_sum_assignment(score, maximize=True)[1]
             rows = np.arange(len(columns))
             if score[rows, columns].sum() - score[rows, p[l]].sum() > 1e-12:
@@ -125,7 +147,9 @@ class Oracle:
     """One collection, its scores and its reference cloud."""
 
     def __init__(self, nets, x, y, score, cloud, seed, sweeps=5):
-        self.nets, self.x, self.y, self.score, self.seed, self.sweeps = nets, x, y, score, seed, sweeps
+        self.nets, self.x, self.y, self.score, self.seed, self.sweeps = (
+            nets, x, y, score, seed, sweeps,
+        )
         self.task = np.array([self.task_score(net) for net in nets])
         self.wrong = [self.errors(net) for net in nets]
         self.iou = np.array([max(iou(e, f) for j, f in enumerate(self.wrong) if j != i)
@@ -145,12 +169,19 @@ class Oracle:
             logits.argmax(1) == self.y).mean()
 
     def best_cosine(self, net, others, skip=None):
-        return max(matched_cosine(net, other, self.sweeps, self.seed) for j, other in enumerate(others) if j != skip)
+        return max(
+            matched_cosine(net, other, self.sweeps, self.seed)
+            for j, other in enumerate(others)
+            if j != skip
+        )
 
     def distances(self, points, scales, subsets):
         out = []
         for b in range(subsets):
-            subset = self.points[shuffled(self.seed, 0, JWS, b, len(self.points))[:len(points)]] / scales
+            subset = (
+                self.points[shuffled(self.seed, 0, JWS, b, len(self.points))[: len(points)]]
+                / scales
+            )
             cost = ((points[:, None] / scales - subset[None]) ** 2).sum(-1)
             out.append(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
         return np.array(out)
@@ -164,24 +195,45 @@ class Oracle:
         points = np.stack([[self.task_score(net) for net in nets],
                            [max(iou(e, f) for f in self.wrong) for e in wrong],
                            [self.best_cosine(net, self.nets) for net in nets]], 1)
-        diversity = {"iou": np.array([max(iou(e, f) for j, f in enumerate(wrong) if j != i)
-                                      for i, e in enumerate(wrong)]),
-                     "wcs": np.array([self.best_cosine(net, nets, i) for i, net in enumerate(nets)])}
-        row = {f"{k}_{s}": getattr(np, s)(points[:, c]) for c, k in enumerate(("accuracy", "iou", "wcs"))
-               for s in ("mean", "std")}
-        row.update({f"diversity_{k}_{s}": getattr(np, s)(v) for k, v in diversity.items() for s in ("mean", "std")})
-        scaled, raw = self.distances(points, self.scales, subsets), self.distances(points, np.ones(3), subsets)
-        row.update({"jws": max(0, 1 - scaled.mean() / 3 ** 0.5), "jws_std": scaled.std() / 3 ** 0.5,
-                    "jws_raw": max(0, 1 - raw.mean() / 3 ** 0.5), "jws_no_sqrt3": max(0, 1 - scaled.mean())})
+        diversity = {
+            "iou": np.array(
+                [max(iou(e, f) for j, f in enumerate(wrong) if j != i) for i, e in enumerate(wrong)]
+            ),
+            "wcs": np.array([self.best_cosine(net, nets, i) for i, net in enumerate(nets)]),
+        }
+        row = {
+            f"{k}_{s}": getattr(np, s)(points[:, c])
+            for c, k in enumerate(("accuracy", "iou", "wcs"))
+            for s in ("mean", "std")
+        }
+        row.update(
+            {
+                f"diversity_{k}_{s}": getattr(np, s)(v)
+                for k, v in diversity.items()
+                for s in ("mean", "std")
+            }
+        )
+        scaled, raw = self.distances(points, self.scales, subsets), self.distances(
+            points, np.ones(3), subsets
+        )
+        row.update(
+            {
+                "jws": max(0, 1 - scaled.mean() / 3**0.5), "jws_std": scaled.std() / 3**0.5,
+                "jws_raw": max(0, 1 - raw.mean() / 3**0.5),
+                "jws_no_sqrt3": max(0, 1 - scaled.mean()),
+            }
+        )
         return row
 
 
-# --- comparisons -------------------------------------------------------------------------------------------------------
+# --- comparisons ----------------------------------------------------------------------------------
 def compare_assignment():
     worst, rng = 0.0, np.random.default_rng(1)
     for n in [1, 2, 3, 7, 16, 33, 100, 200]:
         for kind in range(3):
-            score = rng.normal(size=(n, n)) if kind == 0 else rng.integers(0, 4, (n, n)).astype(float)
+            score = (
+                rng.normal(size=(n, n)) if kind == 0 else rng.integers(0, 4, (n, n)).astype(float)
+            )
             if kind == 2:  # squared distances of points, as JWS has them
                 points = rng.normal(size=(2, n, 3))
                 score = -((points[0][:, None] - points[1][None]) ** 2).sum(-1)
@@ -199,8 +251,11 @@ def compare_auc():
         n = 50 + 37 * trial
         y = (rng.random(n) < 0.3).astype(np.int32)
         score = rng.normal(size=n).astype(np.float32) + y
-        score = np.round(score, 1 if trial % 2 else 6).astype(np.float32)  # half of the trials have many ties
-        worst = max(worst, abs(LIB.wf_roc_auc(pointer(score), pointer(y), n) - roc_auc_score(y, score)))
+        # half of the trials have many ties
+        score = np.round(score, 1 if trial % 2 else 6).astype(np.float32)
+        worst = max(
+            worst, abs(LIB.wf_roc_auc(pointer(score), pointer(y), n) - roc_auc_score(y, score))
+        )
     return worst
 
 
@@ -212,19 +267,27 @@ def compare_cosines():
         layers = len(widths) - 1
         tensors = {}
         for l in range(layers):
-            tensors[f"layers.{l}.weight"] = rng.normal(size=(12, widths[l + 1], widths[l])).astype(np.float32)
+            tensors[f"layers.{l}.weight"] = rng.normal(size=(12, widths[l + 1], widths[l])).astype(
+                np.float32
+            )
             tensors[f"layers.{l}.bias"] = rng.normal(size=(12, widths[l + 1])).astype(np.float32)
         nets = [Net(tensors, i, layers) for i in range(12)]
         g, desc = graph(arch, "relu"), MatchDesc(5, 1e-12, 0, 17)
         for i in range(6):
             for j in range(6, 12):
                 a, b, best = nets[i].flat(), nets[j].flat(), np.zeros(1, np.float32)
-                check(LIB.wf_wcs_max(CTX, g, pointer(a), 1, pointer(b), 1, None, C.byref(desc), pointer(best), None))
+                check(
+                    LIB.wf_wcs_max(
+                        CTX, g, pointer(a), 1, pointer(b), 1, None, C.byref(desc), pointer(best),
+                        None,
+                    )
+                )
                 worst = max(worst, abs(best[0] - matched_cosine(nets[i], nets[j], 5, 17)))
     return worst
 
 
-# Tensors of two descriptions in flat order: shape, orbits of its first two axes (None: fixed), whether it is trained.
+# Tensors of two descriptions in flat order: shape, orbits of its first two axes (None: fixed),
+# whether it is trained.
 CNN = "2x6x5 conv7k3s2p1 pool conv9k2! batchnorm linear6 linear3"
 RESNET = """{"input":[3,8,8],"layers":[
  {"op":"conv","name":"stem","units":8,"kernel":3,"padding":1,"activation":"relu"},
@@ -240,16 +303,22 @@ def described():
     bn = [((9,), 1, None, t) for t in (True, True, False, False)]
     cnn = [((7, 2, 3, 3), 0, None, True), ((7,), 0, None, True), ((9, 7, 2, 2), 1, 0, True)] + bn
     # The second convolution leaves 2 x 2 places of each of its 9 channels.
-    cnn += [((6, 9, 4), 2, 1, True), ((6,), 2, None, True), ((3, 6), None, 2, True), ((3,), None, None, True)]
-    resnet = [((8, 3, 3, 3), 0, None, True), ((8,), 0, None, True), ((5, 8, 3, 1), 1, 0, True), ((5,), 1, None, True),
-              ((8, 5, 1, 1), 0, 1, True), ((8,), 0, None, True), ((8, 8, 8), 0, None, True), ((8, 8, 8), 0, None, True),
-              ((8, 8, 3, 3), 0, 0, True), ((8,), 0, None, True), ((4, 8), None, 0, True), ((4,), None, None, True)]
+    cnn += [
+        ((6, 9, 4), 2, 1, True), ((6,), 2, None, True), ((3, 6), None, 2, True),
+        ((3,), None, None, True),
+    ]
+    resnet = [
+        ((8, 3, 3, 3), 0, None, True), ((8,), 0, None, True), ((5, 8, 3, 1), 1, 0, True),
+        ((5,), 1, None, True), ((8, 5, 1, 1), 0, 1, True), ((8,), 0, None, True),
+        ((8, 8, 8), 0, None, True), ((8, 8, 8), 0, None, True), ((8, 8, 3, 3), 0, 0, True),
+        ((8,), 0, None, True), ((4, 8), None, 0, True), ((4,), None, None, True),
+    ]
     return [(CNN, [7, 9, 6], cnn), (RESNET, [8, 5], resnet)]
 
 
 def match_tensors(a, b, kinds, widths, sweeps, seed):
-    """The same for any list of tensors: an axis moves with its orbit, kernels flatten into the feature axis. Returns the dot
-    product after the matching."""
+    """The same for any list of tensors: an axis moves with its orbit, kernels flatten into the
+    feature axis. Returns the dot product after the matching."""
     p = [np.arange(n) for n in widths]
 
     def placed(tensor, kind, but=None):
@@ -270,7 +339,10 @@ def match_tensors(a, b, kinds, widths, sweeps, seed):
                 for axis in (0, 1):
                     if kind[3] and kind[1 + axis] == o:
                         rows = np.moveaxis(s, axis, 0).reshape(widths[o], -1)
-                        score += rows @ np.moveaxis(placed(t, kind, axis), axis, 0).reshape(widths[o], -1).T
+                        score += (
+                            rows
+                            @ np.moveaxis(placed(t, kind, axis), axis, 0).reshape(widths[o], -1).T
+                        )
             columns, rows = linear_sum_assignment(score, maximize=True)[1], np.arange(widths[o])
             if score[rows, columns].sum() - score[rows, p[o]].sum() <= 1e-12:
                 continue
@@ -285,18 +357,29 @@ def match_tensors(a, b, kinds, widths, sweeps, seed):
 
 
 def compare_described():
-    """Convolutional and residual networks: shared orbits, one with a block from itself to itself, running statistics."""
+    """Convolutional and residual networks: shared orbits, one with a block from itself to itself,
+    running statistics."""
     worst, rng = 0.0, np.random.default_rng(5)
     for text, widths, kinds in described():
         g, desc = graph(text, "relu"), MatchDesc(5, 1e-12, 0, 23)
         for trial in range(30):
-            a, b = ([rng.normal(size=kind[0]).astype(np.float32).astype(np.float64) for kind in kinds] for _ in "ab")
-            norms = [np.sqrt(sum((t ** 2).sum() for t, kind in zip(net, kinds) if kind[3])) for net in (a, b)]
+            a, b = (
+                [rng.normal(size=kind[0]).astype(np.float32).astype(np.float64) for kind in kinds]
+                for _ in "ab"
+            )
+            norms = [
+                np.sqrt(sum((t**2).sum() for t, kind in zip(net, kinds) if kind[3]))
+                for net in (a, b)
+            ]
             expected = match_tensors(a, b, kinds, widths, 5, 23) / (norms[0] * norms[1])
             flat = [np.concatenate([t.ravel() for t in net]).astype(np.float32) for net in (a, b)]
             best = np.zeros(1, np.float32)
-            check(LIB.wf_wcs_max(CTX, g, pointer(flat[0]), 1, pointer(flat[1]), 1, None, C.byref(desc), pointer(best),
-                                 None))
+            check(
+                LIB.wf_wcs_max(
+                    CTX, g, pointer(flat[0]), 1, pointer(flat[1]), 1, None, C.byref(desc),
+                    pointer(best), None,
+                )
+            )
             worst = max(worst, abs(best[0] - expected))
     return worst
 
@@ -315,7 +398,9 @@ def compare_table(data_name, arch, rows, score):
         zoo_desc = LIB.wf_zoo_desc_default()
         zoo_desc.count, zoo_desc.epochs, zoo_desc.batch, zoo_desc.lr = 26, 12, 32, 5e-3
         path = os.path.join(folder, "zoo.safetensors")
-        check(LIB.wf_zoo_train(CTX, graph(arch, "relu"), data, C.byref(zoo_desc), path.encode(), None))
+        check(
+            LIB.wf_zoo_train(CTX, graph(arch, "relu"), data, C.byref(zoo_desc), path.encode(), None)
+        )
         tensors, _ = read_safetensors(path)
         layers = arch.count("-")
         nets = [Net(tensors, i, layers) for i in range(26)]
@@ -324,7 +409,10 @@ def compare_table(data_name, arch, rows, score):
         judged = []
         for k in range(6):
             net, other = Net(tensors, k, layers), Net(tensors, k + 6, layers)
-            net.W = [W + 0.2 * rng.normal(size=W.shape) if k % 2 else (W + V) / 2 for W, V in zip(net.W, other.W)]
+            net.W = [
+                W + 0.2 * rng.normal(size=W.shape) if k % 2 else (W + V) / 2
+                for W, V in zip(net.W, other.W)
+            ]
             net.W = [W.astype(np.float32).astype(np.float64) for W in net.W]
             judged.append(net)
         flat = np.stack([net.flat() for net in judged])
@@ -344,7 +432,9 @@ def compare_table(data_name, arch, rows, score):
         for got, expected in [(own, oracle.reference_row()), (row, oracle.row(judged, 20))]:
             for column, value in expected.items():
                 error = abs(getattr(got, column) - value)
-                assert error <= 1e-6, f"{column} is {getattr(got, column):.9f}, expected {value:.9f}"
+                assert (
+                    error <= 1e-6
+                ), f"{column} is {getattr(got, column):.9f}, expected {value:.9f}"
                 worst = max(worst, error)
         LIB.wf_dataset_free(data)
         return worst
@@ -353,13 +443,19 @@ def compare_table(data_name, arch, rows, score):
 
 
 def main():
-    tests = [("assignment equals SciPy", compare_assignment, 1e-9),
-             ("ROC AUC equals scikit-learn", compare_auc, 1e-12),
-             ("matched cosine equals SciPy", compare_cosines, 1e-6),
-             ("convolutional and residual networks equal SciPy", compare_described, 1e-6),
-             ("table on moons, accuracy", lambda: compare_table("moons", "2-8-6-2", 600, ACCURACY), 1e-6),
-             ("table on moons, ROC AUC", lambda: compare_table("moons", "2-16-2", 600, AUC), 1e-6),
-             ("table on digits", lambda: compare_table("digits", "64-16-8-10", 800, ACCURACY), 1e-6)]
+    tests = [
+        ("assignment equals SciPy", compare_assignment, 1e-9),
+        ("ROC AUC equals scikit-learn", compare_auc, 1e-12),
+        ("matched cosine equals SciPy", compare_cosines, 1e-6),
+        ("convolutional and residual networks equal SciPy", compare_described, 1e-6),
+        (
+            "table on moons, accuracy",
+            lambda: compare_table("moons", "2-8-6-2", 600, ACCURACY),
+            1e-6,
+        ),
+        ("table on moons, ROC AUC", lambda: compare_table("moons", "2-16-2", 600, AUC), 1e-6),
+        ("table on digits", lambda: compare_table("digits", "64-16-8-10", 800, ACCURACY), 1e-6),
+    ]
     return run_tests(tests)
 
 

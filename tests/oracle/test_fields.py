@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Velocity fields of one architecture against PyTorch: forward, gradients of every parameter tensor and of the networks, and the
-parameters behind three steps of AdamW, with random values in all parameters. double: 1e-8 by norm per tensor, float: 1e-3."""
+"""Velocity fields of one architecture against PyTorch: forward, gradients of every parameter tensor
+and of the networks, and the parameters behind three steps of AdamW, with random values in all
+parameters. double: 1e-8 by norm per tensor, float: 1e-3."""
 import functools, math, sys
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch_case import STEPS, Comparison, Dump, run_cases
 NETWORKS = 5
 
 
-# --- the fields: velocity of w (B, P) at t (B) with parameters p by name ------------------------------------------------
+# --- the fields: velocity of w (B, P) at t (B) with parameters p by name --------------------------
 def affine(p, name, x):
     bias = p.get(name + ".bias")
     return functional.linear(x, p[name + ".weight"], None if bias is None else bias.reshape(-1))
@@ -94,10 +95,13 @@ CASES = [
 ]
 
 
-# --- comparison ----------------------------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 def run_case(field, settings, arch, program, folder, dtype, tolerance):
     name, velocity = field
-    dump = Dump(program, folder, [name, arch, NETWORKS], [f"{key}={value}" for key, value in settings.items()])
+    dump = Dump(
+        program, folder, [name, arch, NETWORKS],
+        [f"{key}={value}" for key, value in settings.items()],
+    )
     widths = [int(word) for word in arch.split("-")]
     columns = sum(a * b + b for a, b in zip(widths, widths[1:]))
     rng = np.random.default_rng(5)
@@ -107,7 +111,9 @@ def run_case(field, settings, arch, program, folder, dtype, tolerance):
     torch_side = Comparison(dump, params, dtype, tolerance)
     check, theirs = torch_side.check, torch_side.params
     # params, v, grad, dw of the library: at first and after each step of its AdamW
-    rows = np.frombuffer(dump.run([params, w, t, dv], dtype, torch_side.eps), dtype).reshape(STEPS + 1, -1)
+    rows = np.frombuffer(dump.run([params, w, t, dv], dtype, torch_side.eps), dtype).reshape(
+        STEPS + 1, -1
+    )
     for step, row in enumerate(rows):
         ours, v, grad, dw = np.split(row, np.cumsum([params.size, w.size, params.size]))
         w_theirs = torch_side.tensor(w).requires_grad_(True)
@@ -125,8 +131,13 @@ def run_case(field, settings, arch, program, folder, dtype, tolerance):
 
 
 def main():
-    return run_cases("net_dump", [(f"{name} {arch}", functools.partial(run_case, (name, velocity), settings, arch))
-                                  for name, velocity, settings, arch in CASES])
+    return run_cases(
+        "net_dump",
+        [
+            (f"{name} {arch}", functools.partial(run_case, (name, velocity), settings, arch))
+            for name, velocity, settings, arch in CASES
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -10,22 +10,27 @@ LIB.wf_ctx_create.argtypes = [C.c_void_p, C.c_void_p]
 LIB.wf_last_error.argtypes, LIB.wf_last_error.restype = [C.c_void_p], C.c_char_p
 LIB.wf_graph_parse.argtypes = [C.c_void_p, C.c_char_p, C.c_char_p, C.c_uint, C.c_void_p]
 LIB.wf_graph_free.argtypes = [C.c_void_p]
-LIB.wf_graph_forward.argtypes = [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p]
+LIB.wf_graph_forward.argtypes = [
+    C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p,
+]
 CTX = C.c_void_p()
 assert LIB.wf_ctx_create(None, C.byref(CTX)) == 0
 
 
 def ours(text, w, x, outputs, activation="relu"):
     graph, out = C.c_void_p(), np.zeros((len(x), outputs), np.float32)
-    if (LIB.wf_graph_parse(CTX, text.encode(), activation.encode(), 0, C.byref(graph)) or
-            LIB.wf_graph_forward(CTX, graph, w.ctypes.data, x.ctypes.data, len(x), out.ctypes.data)):
+    if LIB.wf_graph_parse(
+        CTX, text.encode(), activation.encode(), 0, C.byref(graph)
+    ) or LIB.wf_graph_forward(CTX, graph, w.ctypes.data, x.ctypes.data, len(x), out.ctypes.data):
         sys.exit(f"{text}: {LIB.wf_last_error(CTX).decode()}")
     LIB.wf_graph_free(graph)
     return out
 
 
 def flat(module):
-    parts = [v.detach().numpy().ravel() for k, v in module.state_dict().items() if "num_batches" not in k]
+    parts = [
+        v.detach().numpy().ravel() for k, v in module.state_dict().items() if "num_batches" not in k
+    ]
     return np.ascontiguousarray(np.concatenate(parts), np.float32)
 
 
@@ -49,28 +54,66 @@ class Residual(nn.Module):
 
 
 def conv(source, n, kernel, stride, activation):
-    layer = {"op": "conv", "from": source, "units": n, "kernel": [kernel] * 2, "stride": [stride] * 2,
-             "padding": [kernel // 2] * 2, "bias": False, "norm": {"kind": "batch"}, "activation": activation}
+    layer = {
+        "op": "conv", "from": source, "units": n, "kernel": [kernel] * 2, "stride": [stride] * 2,
+        "padding": [kernel // 2] * 2, "bias": False, "norm": {"kind": "batch"},
+        "activation": activation,
+    }
     return layer
 
 
 def cases():
     L = nn.Flatten
-    yield ("3x32x32 conv16 pool conv32 pool conv48 gap linear10", "relu", (3, 32, 32), 10, nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Conv2d(32, 48, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), L(), nn.Linear(48, 10)))
-    yield ("2x11x9 conv5k5s2p1 avgpool3s2p1 conv4k1! linear7 linear3", "tanh", (2, 11, 9), 3, nn.Sequential(
-        nn.Conv2d(2, 5, 5, 2, 1), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.Conv2d(5, 4, 1, bias=False), nn.Tanh(), L(),
-        nn.Linear(4 * 3 * 2, 7), nn.Tanh(), nn.Linear(7, 3)))
-    yield ("1x10x10 conv6 batchnorm gelu pool3s2p1 conv3k3p0 layernorm silu linear4", "relu", (1, 10, 10), 4,
-           nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.GELU(), nn.MaxPool2d(3, 2, 1),
-                         nn.Conv2d(6, 3, 3), nn.LayerNorm((3, 3, 3)), nn.SiLU(), L(), nn.Linear(27, 4)))
-    yield ("9 linear8 batchnorm sigmoid linear6 layernorm relu linear2", "relu", (9,), 2, nn.Sequential(
-        nn.Linear(9, 8), nn.BatchNorm1d(8), nn.Sigmoid(), nn.Linear(8, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2)))
-    layers = [conv(0, 4, 3, 1, "relu"), conv(1, 4, 3, 1, "identity"), {"op": "add", "from": [2, 1], "activation": "relu"},
-              conv(3, 6, 3, 2, "identity"), conv(3, 6, 1, 2, "identity"),
-              {"op": "add", "from": [4, 5], "activation": "relu", "pool": {"kind": "global"}},
-              {"op": "linear", "from": 6, "units": 5, "activation": "identity"}]
+    yield (
+        "3x32x32 conv16 pool conv32 pool conv48 gap linear10",
+        "relu",
+        (3, 32, 32),
+        10,
+        nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 48, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), L(),
+            nn.Linear(48, 10),
+        ),
+    )
+    yield (
+        "2x11x9 conv5k5s2p1 avgpool3s2p1 conv4k1! linear7 linear3",
+        "tanh",
+        (2, 11, 9),
+        3,
+        nn.Sequential(
+            nn.Conv2d(2, 5, 5, 2, 1), nn.Tanh(), nn.AvgPool2d(3, 2, 1),
+            nn.Conv2d(5, 4, 1, bias=False), nn.Tanh(), L(), nn.Linear(4 * 3 * 2, 7), nn.Tanh(),
+            nn.Linear(7, 3),
+        ),
+    )
+    yield (
+        "1x10x10 conv6 batchnorm gelu pool3s2p1 conv3k3p0 layernorm silu linear4",
+        "relu",
+        (1, 10, 10),
+        4,
+        nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.GELU(), nn.MaxPool2d(3, 2, 1),
+            nn.Conv2d(6, 3, 3), nn.LayerNorm((3, 3, 3)), nn.SiLU(), L(), nn.Linear(27, 4),
+        ),
+    )
+    yield (
+        "9 linear8 batchnorm sigmoid linear6 layernorm relu linear2",
+        "relu",
+        (9,),
+        2,
+        nn.Sequential(
+            nn.Linear(9, 8), nn.BatchNorm1d(8), nn.Sigmoid(), nn.Linear(8, 6), nn.LayerNorm(6),
+            nn.ReLU(), nn.Linear(6, 2),
+        ),
+    )
+    layers = [
+        conv(0, 4, 3, 1, "relu"), conv(1, 4, 3, 1, "identity"),
+        {"op": "add", "from": [2, 1], "activation": "relu"}, conv(3, 6, 3, 2, "identity"),
+        conv(3, 6, 1, 2, "identity"),
+        {"op": "add", "from": [4, 5], "activation": "relu", "pool": {"kind": "global"}},
+        {"op": "linear", "from": 6, "units": 5, "activation": "identity"},
+    ]
     yield json.dumps({"input": [3, 8, 8], "layers": layers}), "relu", (3, 8, 8), 5, Residual()
 
 

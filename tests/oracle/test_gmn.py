@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The GMN velocity field against an independent PyTorch implementation in textbook form.
 
-Here every MLP takes the concatenation of its inputs, every edge is handled one by one through index lists, gradients
-come from autograd, steps from torch.optim.AdamW, and nothing is factorised. Compared with the library's field and its own AdamW,
-which makes three steps without seeing a number of PyTorch's: velocity, gradient of every parameter tensor by name, gradient
-by the weights, and the parameters behind each step; random values in ALL parameters.
-double: 1e-8 by norm per tensor, float: 1e-3.
+Here every MLP takes the concatenation of its inputs, every edge is handled one by one through index
+lists, gradients come from autograd, steps from torch.optim.AdamW, and nothing is factorised.
+Compared with the library's field and its own AdamW, which makes three steps without seeing a number
+of PyTorch's: velocity, gradient of every parameter tensor by name, gradient by the weights, and the
+parameters behind each step; random values in ALL parameters. double: 1e-8 by norm per tensor,
+float: 1e-3.
 """
 import functools, math, sys
 import numpy as np
@@ -19,9 +20,10 @@ DEFAULT, SILU, GELU = 0, 1, 2
 NONE, LINEAR, MLP = 0, 1, 2
 
 
-# --- the graph of a network, written from its description alone -------------------------------------------------------
+# --- the graph of a network, written from its description alone -----------------------------------
 def conv_layers(arch):
-    """(units, coefficients of an edge) of each layer, the input first: "2x6x6 conv3k5 pool3 linear2"."""
+    """(units, coefficients of an edge) of each layer, the input first: "2x6x6 conv3k5 pool3
+    linear2"."""
     words = arch.split()
     channels, height, width = map(int, words[0].split("x"))
     layers = [(channels, 0)]
@@ -39,7 +41,7 @@ def conv_layers(arch):
 
 
 def conv_graph(arch):
-    """As graph_of, for a chain of convolutions and linear layers: an edge carries a whole kernel."""
+    """graph_of for a chain of convolutions and linear layers: an edge carries a kernel."""
     layers = conv_layers(arch)
     last = len(layers) - 1
     nodes, first, edges, parameter = [], [], [], 0
@@ -52,7 +54,12 @@ def conv_graph(arch):
         nodes.append((l, -1, 3))
         for i in range(n_out):
             for j in range(n_in):
-                edges.append((first[l] + i, first[l - 1] + j, l - 1, 0, parameter + (i * n_in + j) * coef, coef))
+                edges.append(
+                    (
+                        first[l] + i, first[l - 1] + j, l - 1, 0, parameter + (i * n_in + j) * coef,
+                        coef,
+                    )
+                )
         parameter += n_out * n_in * coef
         edges += [(first[l] + i, bias_node, l - 1, 1, parameter + i, 1) for i in range(n_out)]
         parameter += n_out
@@ -60,7 +67,8 @@ def conv_graph(arch):
 
 
 def graph_of(arch):
-    """Nodes (layer, order, type), edges (dst, src, layer, type, parameter, coefficients), folded rows (node, parameters)."""
+    """Nodes (layer, order, type), edges (dst, src, layer, type, parameter, coefficients), folded
+    rows (node, parameters)."""
     if " " in arch:
         return conv_graph(arch)
     fold = arch.startswith("*")
@@ -103,7 +111,7 @@ def graph_of(arch):
     return nodes, edges, folds, parameter
 
 
-# --- the network ---------------------------------------------------------------------------------------------------
+# --- the network ----------------------------------------------------------------------------------
 def norm(x):
     return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1e-6)
 
@@ -112,17 +120,30 @@ class Field:
     def __init__(self, config, tensors, frequencies):
         self.c, self.p = config, tensors
         half = config["edge"] // 2
-        self.frequencies = dict(value=frequencies[:half, None], layer=frequencies[half : 2 * half, None],
-                                position=frequencies[2 * half :].reshape(half, 3))
-        gelu = config["activation"] == GELU or (config["activation"] == DEFAULT and config["layout"] == LEAN)
-        self.act = (lambda x: torch.nn.functional.gelu(x, approximate="tanh")) if gelu else torch.nn.functional.silu
+        self.frequencies = dict(
+            value=frequencies[:half, None],
+            layer=frequencies[half : 2 * half, None],
+            position=frequencies[2 * half :].reshape(half, 3),
+        )
+        gelu = config["activation"] == GELU or (
+            config["activation"] == DEFAULT and config["layout"] == LEAN
+        )
+        self.act = (
+            (lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+            if gelu
+            else torch.nn.functional.silu
+        )
 
     def vector(self, name):
         return self.p[name].reshape(-1)
 
     def affine(self, name, x, parts=None):
         """parts: suffixes of the operands, in the order of the concatenation x."""
-        weight = self.p[name + ".weight"] if parts is None else torch.cat([self.p[f"{name}.weight_{s}"] for s in parts], 1)
+        weight = (
+            self.p[name + ".weight"]
+            if parts is None
+            else torch.cat([self.p[f"{name}.weight_{s}"] for s in parts], 1)
+        )
         return x @ weight.T + self.vector(name + ".bias")
 
     def time(self, t, cond, drop):
@@ -151,7 +172,11 @@ class Field:
             phase = 2 * math.pi * (x.double() @ self.frequencies[name].T)
             return torch.cat([torch.sin(phase), torch.cos(phase)], 1).to(x.dtype)
         code = self.affine("edge_encoder." + name, x)
-        return code if self.c["encoder"] == SCALAR and name not in ("layer", "position") else torch.sin(code)
+        return (
+            code
+            if self.c["encoder"] == SCALAR and name not in ("layer", "position")
+            else torch.sin(code)
+        )
 
     def kernels(self):
         """Coefficients of an edge -> suffix of its tensors' names."""
@@ -167,12 +192,23 @@ class Field:
         c, p, dtype = self.c, self.p, w.dtype
         dn, de = c["node"], c["edge"]
         role = torch.tensor(nodes, dtype=torch.long)
-        h = self.affine("node_encoder.projection",
-                        torch.cat([self.sine("node_encoder.layer", role[:, :1].to(dtype)),
-                                   self.sine("node_encoder.order", role[:, 1:2].to(dtype)),
-                                   p["node_encoder.type"][role[:, 2]]], 1), ["layer", "order", "type"])
+        h = self.affine(
+            "node_encoder.projection",
+            torch.cat(
+                [
+                    self.sine("node_encoder.layer", role[:, :1].to(dtype)),
+                    self.sine("node_encoder.order", role[:, 1:2].to(dtype)),
+                    p["node_encoder.type"][role[:, 2]],
+                ],
+                1,
+            ),
+            ["layer", "order", "type"],
+        )
         edge = torch.tensor(edges, dtype=torch.long).reshape(-1, 6)
-        sizes = [(coef, suffix, torch.nonzero(edge[:, 5] == coef)[:, 0]) for coef, suffix in self.kernels().items()]
+        sizes = [
+            (coef, suffix, torch.nonzero(edge[:, 5] == coef)[:, 0])
+            for coef, suffix in self.kernels().items()
+        ]
         taken = {coef: edge[some, 4, None] + torch.arange(coef) for coef, _, some in sizes}
         values = torch.zeros(len(edges), de, dtype=dtype)
         for coef, suffix, some in sizes:
@@ -181,11 +217,17 @@ class Field:
                 values = values.index_add(0, some, self.edge_code(name, w[taken[coef]]))
         dst, src = edge[:, 0], edge[:, 1]
         position = torch.full((len(edges), 3), -1.0, dtype=dtype)
-        e = self.affine("edge_encoder.projection",
-                        torch.cat([values,
-                                   self.edge_code("layer", edge[:, 2:3].to(dtype)), p["edge_encoder.type"][edge[:, 3]],
-                                   self.edge_code("position", position)], 1),
-                        ["value", "layer", "type", "position"])
+        e = self.affine(
+            "edge_encoder.projection",
+            torch.cat(
+                [
+                    values, self.edge_code("layer", edge[:, 2:3].to(dtype)),
+                    p["edge_encoder.type"][edge[:, 3]], self.edge_code("position", position),
+                ],
+                1,
+            ),
+            ["value", "layer", "type", "position"],
+        )
         u = self.vector("global_start")
         if folds:
             at = torch.tensor([node for node, _ in folds])
@@ -199,7 +241,9 @@ class Field:
             y = self.affine(name + ".2", self.act(self.affine(name + ".0", norm(e[some]))))
             v = v.index_add(0, taken[coef].reshape(-1), y.reshape(-1))
         if folds:
-            v = v.index_add(0, rows.reshape(-1), self.affine("fold_decoder", norm(h[at])).reshape(-1))
+            v = v.index_add(
+                0, rows.reshape(-1), self.affine("fold_decoder", norm(h[at])).reshape(-1)
+            )
         return v
 
     def block(self, b, h, e, u, s, dst, src):
@@ -218,7 +262,13 @@ class Field:
         every = lambda rows: ub.expand(rows, -1)
         # messages entering nodes: (receiver, message in the space the sum is taken in, message)
         if lean:
-            x = self.act(self.affine(b + "edge.0", torch.cat([eb, hb[dst], hb[src], every(many)], 1), ["e", "d", "s", "u"]))
+            x = self.act(
+                self.affine(
+                    b + "edge.0",
+                    torch.cat([eb, hb[dst], hb[src], every(many)], 1),
+                    ["e", "d", "s", "u"],
+                )
+            )
             m, z = x[:, : 2 * de], x[:, 2 * de :]
             e_new = e + gates[1] * self.affine(b + "edge.2", z)
             to_dst = m @ self.p[b + "msg.forward.weight"].T
@@ -228,22 +278,37 @@ class Field:
             incoming = [zero.index_add(0, dst, weights[:many, None] * to_dst),
                         zero.index_add(0, src, weights[many:, None] * to_src)]
             x = torch.cat([hb, *incoming, every(nodes)], 1)
-            x = self.affine(b + "node.2", self.act(self.affine(b + "node.0", x, ["h", "f", "b", "u"])))
+            x = self.affine(
+                b + "node.2", self.act(self.affine(b + "node.0", x, ["h", "f", "b", "u"]))
+            )
         else:
             def mlp(name, x, parts):
                 x = self.act(self.affine(b + name + ".0", x, parts))
                 return self.affine(b + name + ".4", self.act(self.affine(b + name + ".2", x)))
             receiver, sender = torch.cat([dst, src]), torch.cat([src, dst])
-            message = mlp("msg", torch.cat([torch.cat([eb, eb]), hb[receiver], hb[sender], every(2 * many)], 1),
-                          ["e", "i", "j", "u"])
+            message = mlp(
+                "msg",
+                torch.cat([torch.cat([eb, eb]), hb[receiver], hb[sender], every(2 * many)], 1),
+                ["e", "i", "j", "u"],
+            )
             weights = self.weights(b, message, receiver, nodes)
-            total = torch.zeros(nodes, dn, dtype=h.dtype).index_add(0, receiver, weights[:, None] * message)
-            e_new = e + mlp("edge", torch.cat([eb, hb[dst], hb[src], every(many)], 1), ["e", "i", "j", "u"])
+            total = torch.zeros(nodes, dn, dtype=h.dtype).index_add(
+                0, receiver, weights[:, None] * message
+            )
+            e_new = e + mlp(
+                "edge", torch.cat([eb, hb[dst], hb[src], every(many)], 1), ["e", "i", "j", "u"]
+            )
             x = mlp("node", torch.cat([hb, total, every(nodes)], 1), ["h", "m", "u"])
         h_new = h + gates[0] * x
         mean_e = eb.mean(0) if many else torch.zeros(de, dtype=h.dtype)
-        g = self.act(self.affine(b + "global.0", torch.cat([hb.mean(0), mean_e, ub]), ["h", "e", "u"]))
-        g = self.affine(b + "global.2", g) if lean else self.affine(b + "global.4", self.act(self.affine(b + "global.2", g)))
+        g = self.act(
+            self.affine(b + "global.0", torch.cat([hb.mean(0), mean_e, ub]), ["h", "e", "u"])
+        )
+        g = (
+            self.affine(b + "global.2", g)
+            if lean
+            else self.affine(b + "global.4", self.act(self.affine(b + "global.2", g)))
+        )
         return h_new, e_new, u + gates[2] * g
 
     def weights(self, b, message, receiver, nodes):
@@ -261,10 +326,11 @@ class Field:
         return weights
 
 
-# --- comparison ----------------------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 def oracle(config, graphs, frequencies, params, w, t, cond, drop, dv):
     w.requires_grad_(True)
-    for tensor in [*params.values(), w]:  # not None: AdamW passes over such a tensor, without its decay
+    # not None: AdamW passes over such a tensor, without its decay
+    for tensor in [*params.values(), w]:
         tensor.grad = torch.zeros_like(tensor)
     field = Field(config, params, frequencies)
     s = field.time(t, cond, drop)
@@ -278,32 +344,41 @@ def oracle(config, graphs, frequencies, params, w, t, cond, drop, dv):
 
 
 def run_case(config, archs, program, folder, dtype, tolerance):
-    keys = "layout node edge time blocks messages encoder activation cond cond_size fold_rows".split()
+    keys = (
+        "layout node edge time blocks messages encoder activation cond cond_size fold_rows".split()
+    )
     dump = Dump(program, folder, [config[key] for key in keys], archs)
     graphs = [graph_of(arch) for arch in archs]
     rng = np.random.default_rng(5)
     params = dump.random_params(rng)
     many = sum(graph[3] for graph in graphs)
-    w, dv = rng.standard_normal(many).astype(np.float32), rng.standard_normal(many).astype(np.float32)
+    w, dv = rng.standard_normal(many).astype(np.float32), rng.standard_normal(many).astype(
+        np.float32
+    )
     t = rng.random(len(archs)).astype(np.float32)
     cond = rng.standard_normal((len(archs), config["cond_size"])).astype(np.float32)
     drop = np.arange(len(archs)) % 3 == 1
     torch_side = Comparison(dump, params, dtype, tolerance)
     check, theirs, as_torch = torch_side.check, torch_side.params, torch_side.tensor
-    # params, v, grad, dw of the library: at first and after each step of its AdamW; then the Fourier encoder's frequencies
+    # params, v, grad, dw of the library: at first and after each step of its AdamW; then the
+    # Fourier encoder's frequencies
     raw = dump.run([params, w, t, cond, drop, dv], dtype, torch_side.eps)
     rows = np.frombuffer(raw, dtype, (STEPS + 1) * 2 * (many + params.size)).reshape(STEPS + 1, -1)
     frequencies = torch.tensor(np.frombuffer(raw, np.float64, offset=rows.nbytes).copy())
     for step, row in enumerate(rows):
         ours, v, grad, dw = np.split(row, np.cumsum([params.size, many, params.size]))
         w_torch = as_torch(w)
-        v_theirs = oracle(config, graphs, frequencies, theirs, w_torch, as_torch(t), as_torch(cond), torch.tensor(drop), as_torch(dv))
+        v_theirs = oracle(
+            config, graphs, frequencies, theirs, w_torch, as_torch(t), as_torch(cond),
+            torch.tensor(drop), as_torch(dv),
+        )
         assert np.linalg.norm(v_theirs) > 1e-2, "the velocity is zero"
         check(f"step {step}: v", v, v_theirs)
         check(f"step {step}: dw", dw, w_torch.grad)
         whole = math.sqrt(sum(float((p.grad**2).sum()) for p in theirs.values()))
         for (name, value), gradient in zip(dump.split(ours).items(), dump.split(grad).values()):
-            if name.endswith("logit.bias"):  # cancels in the softmax: its gradient is rounding only, and so are its steps
+            # cancels in the softmax: its gradient is rounding only, and so are its steps
+            if name.endswith("logit.bias"):
                 assert np.linalg.norm(gradient) <= tolerance * whole, name
                 continue
             check(f"step {step}: {name}", value, theirs[name].detach())
@@ -313,8 +388,10 @@ def run_case(config, archs, program, folder, dtype, tolerance):
 
 
 def config(layout, **changes):
-    base = dict(layout=layout, node=6, edge=10, time=8, blocks=2, messages=SUM, encoder=SINE, activation=DEFAULT, cond=NONE,
-                cond_size=0, fold_rows=0)
+    base = dict(
+        layout=layout, node=6, edge=10, time=8, blocks=2, messages=SUM, encoder=SINE,
+        activation=DEFAULT, cond=NONE, cond_size=0, fold_rows=0,
+    )
     return {**base, **changes}
 
 
@@ -326,7 +403,11 @@ CASES = [
     ("equal widths", dict(node=16, edge=16, time=16, blocks=3), MIXED),
     ("mean", dict(messages=MEAN, encoder=SCALAR), MIXED),
     ("attention, linear condition", dict(messages=ATTENTION, cond=LINEAR, cond_size=3), MIXED),
-    ("attention, mlp condition, gelu", dict(messages=ATTENTION, cond=MLP, cond_size=1, activation=GELU), MIXED),
+    (
+        "attention, mlp condition, gelu",
+        dict(messages=ATTENTION, cond=MLP, cond_size=1, activation=GELU),
+        MIXED,
+    ),
     ("fourier", dict(encoder=FOURIER), MIXED),
     ("kernels of four sizes", dict(), KERNELS),
     ("kernels, scalar encoder, attention", dict(encoder=SCALAR, messages=ATTENTION), KERNELS),

@@ -1,5 +1,6 @@
-"""Baselines between two collections against numpy, SciPy and scikit-learn: averaged weights, direct and after weight matching, and
-ensembles of logits, over alpha, as ROC AUC and as accuracy. Prints "ok name" lines; exits 1 when one is not ok."""
+"""Baselines between two collections against numpy, SciPy and scikit-learn: averaged weights, direct
+and after weight matching, and ensembles of logits, over alpha, as ROC AUC and as accuracy. Prints
+"ok name" lines; exits 1 when one is not ok."""
 import ctypes as C
 import os
 import shutil
@@ -17,17 +18,24 @@ CONTROL = 16  # purpose of weft/rng.h
 
 
 class MixDesc(C.Structure):
-    _fields_ = [("score", C.c_int), ("pairs", C.c_size_t), ("steps", C.c_int), ("n_sweeps", C.c_int),
-                ("sweeps", C.c_int * 8), ("ensemble", C.c_bool), ("seed", C.c_uint64)]
+    _fields_ = [
+        ("score", C.c_int), ("pairs", C.c_size_t), ("steps", C.c_int), ("n_sweeps", C.c_int),
+        ("sweeps", C.c_int * 8), ("ensemble", C.c_bool), ("seed", C.c_uint64),
+    ]
 
 
 class Mix(C.Structure):
-    _fields_ = [("curves", C.c_int), ("points", C.c_int), ("n_data", C.c_int), ("name", C.POINTER(C.c_char * 32)),
-                ("alpha", C.POINTER(C.c_double)), ("mean", C.POINTER(C.c_double)), ("std", C.POINTER(C.c_double))]
+    _fields_ = [
+        ("curves", C.c_int), ("points", C.c_int), ("n_data", C.c_int),
+        ("name", C.POINTER(C.c_char * 32)), ("alpha", C.POINTER(C.c_double)),
+        ("mean", C.POINTER(C.c_double)), ("std", C.POINTER(C.c_double)),
+    ]
 
 
 LIB.wf_mix_desc_default.restype = MixDesc
-LIB.wf_eval_mix.argtypes = [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int, C.POINTER(MixDesc), C.POINTER(Mix)]
+LIB.wf_eval_mix.argtypes = [
+    C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int, C.POINTER(MixDesc), C.POINTER(Mix),
+]
 LIB.wf_mix_free.argtypes = [C.POINTER(Mix)]
 LIB.wf_zoo_open.argtypes = [C.c_void_p, C.c_char_p, C.c_void_p]
 LIB.wf_zoo_free.argtypes = [C.c_void_p]
@@ -73,7 +81,11 @@ def mixed(a, b, p, alpha):
 
 
 def task_score(logits, y, score):
-    return roc_auc_score(y, logits[:, 1] - logits[:, 0]) if score == AUC else accuracy_score(y, logits.argmax(1))
+    return (
+        roc_auc_score(y, logits[:, 1] - logits[:, 0])
+        if score == AUC
+        else accuracy_score(y, logits.argmax(1))
+    )
 
 
 def compare(arch, score):
@@ -88,7 +100,9 @@ def compare(arch, score):
         zoo_a, nets_a = train(folder, "a", arch, sets[0], 3, 9)
         zoo_b, nets_b = train(folder, "b", arch, sets[1], 4, 7)
         desc = LIB.wf_mix_desc_default()
-        assert (desc.pairs, desc.steps, desc.n_sweeps, list(desc.sweeps)[:4], desc.score) == (50, 10, 4, [0, 1, 5, 50], AUC)
+        assert (desc.pairs, desc.steps, desc.n_sweeps, list(desc.sweeps)[:4], desc.score) == (
+            50, 10, 4, [0, 1, 5, 50], AUC,
+        )
         desc.score, desc.pairs, desc.steps, desc.seed = score, 12, 4, 21
         mix, array = Mix(), (C.POINTER(Dataset) * 2)(*sets)
         check(LIB.wf_eval_mix(CTX, zoo_a, zoo_b, array, 2, C.byref(desc), C.byref(mix)))
@@ -110,9 +124,15 @@ def compare(arch, score):
                         if sweeps is None:
                             logits = (1 - alpha) * a.logits(x) + alpha * b.logits(x)
                         else:
-                            logits = mixed(a, b, match_units(a, b, sweeps, 21) if sweeps else None, alpha).logits(x)
+                            logits = mixed(
+                                a, b, match_units(a, b, sweeps, 21) if sweeps else None, alpha
+                            ).logits(x)
                         scores.append(task_score(logits, y, score))
-                    worst = max(worst, abs(np.mean(scores) - mean[c, k, s]), abs(np.std(scores) - std[c, k, s]))
+                    worst = max(
+                        worst,
+                        abs(np.mean(scores) - mean[c, k, s]),
+                        abs(np.std(scores) - std[c, k, s]),
+                    )
         LIB.wf_zoo_free(zoo_a)
         LIB.wf_zoo_free(zoo_b)
         for data in sets:

@@ -1,4 +1,5 @@
-"""dopri5 against SciPy's RK45 on equations with known solutions: errors, and evaluations within 25 %."""
+"""dopri5 against SciPy's RK45 on equations with known solutions: errors, and evaluations within 25
+%."""
 import ctypes as C
 import sys
 
@@ -8,15 +9,20 @@ from scipy.integrate import solve_ivp
 from flow_internals import library, report
 
 LIB = library()
-FN = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.POINTER(C.c_int), C.POINTER(C.c_double), C.POINTER(C.c_double),
-                 C.POINTER(C.c_double))
-LIB.oracle_ode.argtypes = [C.c_int, C.c_int, C.c_double, C.c_int, C.c_size_t, C.c_double, C.c_double, FN, C.c_void_p,
-                           C.c_void_p]
+FN = C.CFUNCTYPE(
+    C.c_int, C.c_void_p, C.c_int, C.POINTER(C.c_int), C.POINTER(C.c_double), C.POINTER(C.c_double),
+    C.POINTER(C.c_double),
+)
+LIB.oracle_ode.argtypes = [
+    C.c_int, C.c_int, C.c_double, C.c_int, C.c_size_t, C.c_double, C.c_double, FN, C.c_void_p,
+    C.c_void_p,
+]
 DOPRI5 = 3
 
 
 def solve(rhs, starts, t0, t1, tolerance):
-    """Final states of the systems that start at `starts` (systems, dim), and (evaluations, accepted, rejected)."""
+    """Final states of the systems that start at `starts` (systems, dim), and (evaluations,
+    accepted, rejected)."""
     y = np.array(starts, dtype=np.float64, order="C")
     systems, dim = y.shape
 
@@ -28,7 +34,9 @@ def solve(rhs, starts, t0, t1, tolerance):
         return 0
 
     stats = (C.c_size_t * 3)()
-    status = LIB.oracle_ode(DOPRI5, 0, tolerance, systems, dim, t0, t1, FN(fn), y.ctypes.data, stats)
+    status = LIB.oracle_ode(
+        DOPRI5, 0, tolerance, systems, dim, t0, t1, FN(fn), y.ctypes.data, stats
+    )
     assert status == 0, status
     return y, list(stats)
 
@@ -76,8 +84,11 @@ def main():
             scale = np.maximum(1, np.abs(truth))
             error = np.max(np.abs(y[0] - truth) / scale)
             share = evaluations / theirs.nfev
-            good &= report(f"ode_{name}_{tolerance:g}", error <= 10 * tolerance and 0.75 <= share <= 1.25,
-                           f"error {error:.2e}, {evaluations} evaluations, SciPy {theirs.nfev}")
+            good &= report(
+                f"ode_{name}_{tolerance:g}",
+                error <= 10 * tolerance and 0.75 <= share <= 1.25,
+                f"error {error:.2e}, {evaluations} evaluations, SciPy {theirs.nfev}",
+            )
     # Systems of one batch take the steps they would take alone.
     rng = np.random.default_rng(1)
     starts = rng.uniform(0.01, 0.99, (5, 3))

@@ -1,4 +1,5 @@
-"""AdamW against torch.optim.AdamW with torch's clipping; Muon against a plain PyTorch writing of it; EMA."""
+"""AdamW against torch.optim.AdamW with torch's clipping; Muon against a plain PyTorch writing of
+it; EMA."""
 import ctypes as C
 import sys
 
@@ -16,17 +17,24 @@ class Tensor(C.Structure):
 
 
 class Desc(C.Structure):
-    _fields_ = [("lr", C.c_double), ("weight_decay", C.c_double), ("beta1", C.c_double), ("beta2", C.c_double),
-                ("eps", C.c_double), ("muon", C.c_bool), ("muon_lr", C.c_double), ("muon_momentum", C.c_double),
-                ("clip", C.c_double), ("ema", C.c_double), ("dtype", C.c_int)]
+    _fields_ = [
+        ("lr", C.c_double), ("weight_decay", C.c_double), ("beta1", C.c_double),
+        ("beta2", C.c_double), ("eps", C.c_double), ("muon", C.c_bool), ("muon_lr", C.c_double),
+        ("muon_momentum", C.c_double), ("clip", C.c_double), ("ema", C.c_double),
+        ("dtype", C.c_int),
+    ]
 
 
-LIB.oracle_optim.argtypes = [C.POINTER(Desc), C.POINTER(Tensor), C.c_int, C.c_size_t, C.c_int, C.c_void_p, C.c_void_p,
-                             C.c_void_p, C.c_void_p]
+LIB.oracle_optim.argtypes = [
+    C.POINTER(Desc), C.POINTER(Tensor), C.c_int, C.c_size_t, C.c_int, C.c_void_p, C.c_void_p,
+    C.c_void_p, C.c_void_p,
+]
 
 # rows, cols, matrix, decay
-SHAPES = [(128, 32, True, True), (32, 1, False, False), (32, 128, True, True), (17, 23, False, True),
-          (9, 1, False, False), (64, 64, True, False)]
+SHAPES = [
+    (128, 32, True, True), (32, 1, False, False), (32, 128, True, True), (17, 23, False, True),
+    (9, 1, False, False), (64, 64, True, False),
+]
 UPDATES = 30
 
 
@@ -40,8 +48,10 @@ def ours(desc, weights, grads, factors):
     g = np.stack([np.concatenate([x.ravel() for x in step]) for step in grads]).astype(real)
     f = np.asarray(factors, dtype=np.float64)
     ema = np.empty_like(w)
-    status = LIB.oracle_optim(C.byref(desc), tensors, len(SHAPES), w.size, len(grads), g.ctypes.data, f.ctypes.data,
-                              w.ctypes.data, ema.ctypes.data if desc.ema > 0 else None)
+    status = LIB.oracle_optim(
+        C.byref(desc), tensors, len(SHAPES), w.size, len(grads), g.ctypes.data, f.ctypes.data,
+        w.ctypes.data, ema.ctypes.data if desc.ema > 0 else None,
+    )
     assert status == 0
     return w, ema
 
@@ -92,7 +102,10 @@ def theirs(desc, weights, grads, factors, dtype):
 def main():
     rng = np.random.default_rng(3)
     weights = [rng.normal(size=(r, c)).astype(np.float32) for r, c, _, _ in SHAPES]
-    grads = [[(0.02 * rng.normal(size=(r, c))).astype(np.float32) for r, c, _, _ in SHAPES] for _ in range(UPDATES)]
+    grads = [
+        [(0.02 * rng.normal(size=(r, c))).astype(np.float32) for r, c, _, _ in SHAPES]
+        for _ in range(UPDATES)
+    ]
     factors = [min(1, (i + 1) / 5) * 0.98**i for i in range(UPDATES)]
     good = True
     for muon in (False, True):
@@ -104,7 +117,9 @@ def main():
                 tw, tema = theirs(desc, weights, grads, factors, torch.float64)
                 error = np.linalg.norm(w - tw) / np.linalg.norm(tw)
                 ema_error = np.linalg.norm(ema - tema) / np.linalg.norm(tema)
-                name = f"optim_{'muon' if muon else 'adamw'}_clip{clip:g}_{('float', 'double')[dtype]}"
+                name = (
+                    f"optim_{'muon' if muon else 'adamw'}_clip{clip:g}_{('float', 'double')[dtype]}"
+                )
                 good &= report(name, error < bound and ema_error < bound,
                                f"relative difference {error:.1e}, ema {ema_error:.1e}")
     return 0 if good else 1

@@ -1,8 +1,8 @@
 """The zoo engine against PyTorch: same initial weights, same order of examples, same optimiser.
 
-The order of examples is computed here from Philox4x32-10 as weft/rng.h describes it, training is torch.nn and
-torch.optim in float32 and float64, and scores and error masks of a collection file come from a numpy forward pass.
-Prints "ok name" lines; exits 1 when one is not ok."""
+The order of examples is computed here from Philox4x32-10 as weft/rng.h describes it, training is
+torch.nn and torch.optim in float32 and float64, and scores and error masks of a collection file
+come from a numpy forward pass. Prints "ok name" lines; exits 1 when one is not ok."""
 import ctypes as C
 import json
 import math
@@ -20,18 +20,23 @@ from weft_data import Dataset, ctx as CTX, lib as LIB
 
 
 class ZooDesc(C.Structure):
-    _fields_ = [("count", C.c_size_t), ("first", C.c_size_t), ("seed", C.c_uint64), ("optimizer", C.c_int),
-                ("lr", C.c_double), ("lr_max", C.c_double), ("epochs", C.c_int), ("epochs_max", C.c_int),
-                ("batch", C.c_int), ("momentum", C.c_double), ("nesterov", C.c_bool), ("weight_decay", C.c_double),
-                ("beta1", C.c_double), ("beta2", C.c_double), ("eps", C.c_double), ("cosine", C.c_bool),
-                ("label_smoothing", C.c_double), ("flip", C.c_bool), ("crop", C.c_int), ("shard", C.c_size_t), ("fp32", C.c_bool),
-                ("test_name", C.c_char_p)]
+    _fields_ = [
+        ("count", C.c_size_t), ("first", C.c_size_t), ("seed", C.c_uint64), ("optimizer", C.c_int),
+        ("lr", C.c_double), ("lr_max", C.c_double), ("epochs", C.c_int), ("epochs_max", C.c_int),
+        ("batch", C.c_int), ("momentum", C.c_double), ("nesterov", C.c_bool),
+        ("weight_decay", C.c_double), ("beta1", C.c_double), ("beta2", C.c_double),
+        ("eps", C.c_double), ("cosine", C.c_bool), ("label_smoothing", C.c_double),
+        ("flip", C.c_bool), ("crop", C.c_int), ("shard", C.c_size_t), ("fp32", C.c_bool),
+        ("test_name", C.c_char_p),
+    ]
 
 
 LIB.wf_zoo_desc_default.restype = ZooDesc
 LIB.wf_graph_parse.argtypes = [C.c_void_p, C.c_char_p, C.c_char_p, C.c_uint, C.c_void_p]
 LIB.wf_zoo_init.argtypes = [C.c_void_p, C.c_uint64, C.c_uint32, C.c_void_p]
-LIB.wf_zoo_train_from.argtypes = [C.c_void_p, C.c_void_p, C.POINTER(Dataset), C.POINTER(ZooDesc), C.c_void_p]
+LIB.wf_zoo_train_from.argtypes = [
+    C.c_void_p, C.c_void_p, C.POINTER(Dataset), C.POINTER(ZooDesc), C.c_void_p,
+]
 LIB.wf_zoo_train.argtypes = LIB.wf_zoo_train_from.argtypes[:4] + [C.c_char_p, C.c_void_p]
 
 
@@ -46,7 +51,7 @@ def graph(arch, activation):
     return out
 
 
-# --- Philox, from its definition -----------------------------------------------------------------------------------
+# --- Philox, from its definition ------------------------------------------------------------------
 def philox_words(seed, network, purpose, step, first=0):
     mask, index = 0xFFFFFFFF, first
     while True:
@@ -74,7 +79,7 @@ def shuffle(seed, network, epoch, n):
     return order
 
 
-# --- the same networks in PyTorch ----------------------------------------------------------------------------------
+# --- the same networks in PyTorch -----------------------------------------------------------------
 def parse(arch):
     widths = [int(part.rstrip("!")) for part in arch.split("-")]
     return widths, [not part.endswith("!") for part in arch.split("-")[1:]]
@@ -82,11 +87,15 @@ def parse(arch):
 
 def module(arch, activation, dtype):
     widths, bias = parse(arch)
-    acts = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU, "sigmoid": nn.Sigmoid,
-            "identity": nn.Identity}
+    acts = {
+        "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU, "sigmoid": nn.Sigmoid,
+        "identity": nn.Identity,
+    }
     layers = []
     for l in range(len(bias)):
-        layers += [nn.Linear(widths[l], widths[l + 1], bias=bias[l])] + ([acts[activation]()] if l + 1 < len(bias) else [])
+        layers += [nn.Linear(widths[l], widths[l + 1], bias=bias[l])] + (
+            [acts[activation]()] if l + 1 < len(bias) else []
+        )
     return nn.Sequential(*layers).to(dtype)
 
 
@@ -103,13 +112,19 @@ def torch_train(arch, activation, w, x, y, desc, index, dtype):
     net = module(arch, activation, dtype)
     set_flat(net, w)
     if desc.optimizer == 0:
-        optimizer = torch.optim.Adam(net.parameters(), lr=desc.lr, betas=(desc.beta1, desc.beta2), eps=desc.eps,
-                                     weight_decay=desc.weight_decay)
+        optimizer = torch.optim.Adam(
+            net.parameters(), lr=desc.lr, betas=(desc.beta1, desc.beta2), eps=desc.eps,
+            weight_decay=desc.weight_decay,
+        )
     else:
-        optimizer = torch.optim.SGD(net.parameters(), lr=desc.lr, momentum=desc.momentum, nesterov=desc.nesterov,
-                                    weight_decay=desc.weight_decay)
+        optimizer = torch.optim.SGD(
+            net.parameters(), lr=desc.lr, momentum=desc.momentum, nesterov=desc.nesterov,
+            weight_decay=desc.weight_decay,
+        )
     updates = desc.epochs * math.ceil(len(x) / desc.batch)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates) if desc.cosine else None
+    schedule = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates) if desc.cosine else None
+    )
     x, y = torch.from_numpy(x).to(dtype), torch.from_numpy(y).long()
     for epoch in range(desc.epochs):
         order = torch.tensor(shuffle(desc.seed, index, epoch, len(x)))
@@ -131,9 +146,11 @@ def make_data(inputs, classes, n, seed):
 
 def dataset(x, y, n_train):
     floats, ints = C.POINTER(C.c_float), C.POINTER(C.c_int32)
-    return Dataset(name=b"clusters", n_train=n_train, n_test=len(x) - n_train, inputs=x.shape[1],
-                   classes=int(y.max()) + 1, x_train=x.ctypes.data_as(floats), y_train=y.ctypes.data_as(ints),
-                   x_test=x[n_train:].ctypes.data_as(floats), y_test=y[n_train:].ctypes.data_as(ints))
+    return Dataset(
+        name=b"clusters", n_train=n_train, n_test=len(x) - n_train, inputs=x.shape[1],
+        classes=int(y.max()) + 1, x_train=x.ctypes.data_as(floats), y_train=y.ctypes.data_as(ints),
+        x_test=x[n_train:].ctypes.data_as(floats), y_test=y[n_train:].ctypes.data_as(ints),
+    )
 
 
 # arch, activation, settings
@@ -142,11 +159,21 @@ CASES = [
     ("64-16-8-10", "relu", dict(optimizer=1, lr=5e-2, batch=128)),
     ("9-7-5", "tanh", dict(optimizer=0, lr=5e-3, batch=32, weight_decay=1e-2, cosine=True)),
     ("9-32-32-5", "gelu", dict(optimizer=1, lr=5e-2, batch=50, momentum=0.9, weight_decay=1e-3)),
-    ("9-33!-17-5!", "silu", dict(optimizer=1, lr=3e-2, batch=77, momentum=0.9, nesterov=True, label_smoothing=0.1)),
+    (
+        "9-33!-17-5!",
+        "silu",
+        dict(optimizer=1, lr=3e-2, batch=77, momentum=0.9, nesterov=True, label_smoothing=0.1),
+    ),
     ("9-16-5", "sigmoid", dict(optimizer=0, lr=1e-2, batch=300, label_smoothing=0.2, cosine=True)),
     ("9-5", "relu", dict(optimizer=0, lr=1e-2, batch=64, beta1=0.8, beta2=0.9, eps=1e-4)),
-    ("9-8-8-8-5", "identity", dict(optimizer=1, lr=2e-2, batch=64, momentum=0.5, nesterov=True, cosine=True,
-                                   weight_decay=1e-2)),
+    (
+        "9-8-8-8-5",
+        "identity",
+        dict(
+            optimizer=1, lr=2e-2, batch=64, momentum=0.5, nesterov=True, cosine=True,
+            weight_decay=1e-2,
+        ),
+    ),
 ]
 
 
@@ -158,19 +185,24 @@ def compare_training(arch, activation, settings):
     for key, value in settings.items():
         setattr(desc, key, value)
     desc.lr_max = desc.lr
-    g, n = graph(arch, activation), sum(p.numel() for p in module(arch, activation, torch.float32).parameters())
+    g, n = graph(arch, activation), sum(
+        p.numel() for p in module(arch, activation, torch.float32).parameters()
+    )
     w = np.zeros((2, n), np.float32)
     for i in range(2):
         LIB.wf_zoo_init(g, desc.seed, 31 + i, w[i].ctypes.data)
     start = w.copy()
-    check(LIB.wf_zoo_train_from(CTX, g, C.byref(dataset(x, y, len(x))), C.byref(desc), w.ctypes.data))
+    check(
+        LIB.wf_zoo_train_from(CTX, g, C.byref(dataset(x, y, len(x))), C.byref(desc), w.ctypes.data)
+    )
     worst = 0
     for i in range(2):
         reference = torch_train(arch, activation, start[i], x, y, desc, 31 + i, torch.float64)
         single = torch_train(arch, activation, start[i], x, y, desc, 31 + i, torch.float32)
         moved = np.linalg.norm(reference - start[i])
         assert moved > 0.01 * np.linalg.norm(start[i]), "did not train"
-        # the float error counts against the distance travelled; torch's own float32 run shows what is to be had
+        # the float error counts against the distance travelled; torch's own float32 run shows what
+        # is to be had
         for other in (reference, single):
             worst = max(worst, np.linalg.norm(w[i] - other) / moved)
     return worst
@@ -182,8 +214,13 @@ def read_safetensors(path):
     header = json.loads(raw[8:8 + size])
     types = {"F32": np.float32, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
     meta = header.pop("__metadata__")
-    tensors = {k: np.frombuffer(raw[8 + size + v["data_offsets"][0]:8 + size + v["data_offsets"][1]],
-                                types[v["dtype"]]).reshape(v["shape"]) for k, v in header.items()}
+    tensors = {
+        k: np.frombuffer(
+            raw[8 + size + v["data_offsets"][0] : 8 + size + v["data_offsets"][1]],
+            types[v["dtype"]],
+        ).reshape(v["shape"])
+        for k, v in header.items()
+    }
     return tensors, meta
 
 
@@ -195,8 +232,12 @@ def compare_collection():
     folder = tempfile.mkdtemp()
     try:
         path = os.path.join(folder, "zoo.safetensors")
-        check(LIB.wf_zoo_train(CTX, graph("12-16-8-4", "relu"), C.byref(dataset(x, y, 400)), C.byref(desc),
-                               path.encode(), None))
+        check(
+            LIB.wf_zoo_train(
+                CTX, graph("12-16-8-4", "relu"), C.byref(dataset(x, y, 400)), C.byref(desc),
+                path.encode(), None,
+            )
+        )
         t, meta = read_safetensors(path)
     finally:
         shutil.rmtree(folder)
@@ -204,7 +245,10 @@ def compare_collection():
     assert list(t["weft.seed"]) == list(range(3, 23))
     h = np.repeat(x[None, 400:].astype(np.float64), 20, 0)
     for l in range(3):
-        h = h @ t[f"layers.{l}.weight"].astype(np.float64).transpose(0, 2, 1) + t[f"layers.{l}.bias"][:, None]
+        h = (
+            h @ t[f"layers.{l}.weight"].astype(np.float64).transpose(0, 2, 1)
+            + t[f"layers.{l}.bias"][:, None]
+        )
         h = np.maximum(h, 0) if l < 2 else h
     wrong = h.argmax(-1) != y[None, 400:]
     bits = np.unpackbits(t["weft.errors.t"], axis=1, bitorder="little")
@@ -213,12 +257,15 @@ def compare_collection():
     for i in range(20):  # learning rate and epochs from their own addresses
         u = (next(philox_words(desc.seed, 3 + i, 3, 0)) >> 8) * 2.0 ** -24
         assert abs(t["weft.lr"][i] / (1e-3 * 10 ** u) - 1) < 1e-5, "learning rate differs"
-        assert t["weft.epochs"][i] == 2 + below(philox_words(desc.seed, 3 + i, 3, 1), 4), "epochs differ"
+        assert t["weft.epochs"][i] == 2 + below(
+            philox_words(desc.seed, 3 + i, 3, 1), 4
+        ), "epochs differ"
     return 0.0
 
 
 def run_tests(tests):
-    """Runs (name, function that returns an error, tolerance) and prints a line for each; 1 when one is not ok."""
+    """Runs (name, function that returns an error, tolerance) and prints a line for each; 1 when one
+    is not ok."""
     failed = 0
     for name, run, tolerance in tests:
         try:
@@ -226,7 +273,10 @@ def run_tests(tests):
             good = error <= tolerance
         except (AssertionError, RuntimeError) as reason:
             error, good = reason, False
-        print(f"{'ok' if good else 'not ok'} {name}: {error if isinstance(error, Exception) else f'{error:.1e}'}")
+        print(
+            f"{'ok' if good else 'not ok'} {name}: "
+            f"{error if isinstance(error, Exception) else f'{error:.1e}'}"
+        )
         failed += not good
     return 1 if failed else 0
 

@@ -10,21 +10,49 @@ lib = C.CDLL(os.path.join(build, "libweft.so"))
 
 class Desc(C.Structure):
     _fields_ = [
-        ("name", C.c_char_p), ("path", C.c_char_p), ("labels", C.c_char_p), ("test_path", C.c_char_p),
-        ("test_labels", C.c_char_p), ("root", C.c_char_p), ("format", C.c_char_p), ("target", C.c_char_p), ("classes", C.c_char_p),
-        ("categorical", C.c_char_p), ("drop", C.c_char_p),
-        ("merge", C.c_char_p), ("joint", C.c_char_p), ("scale", C.c_int), ("test_fraction", C.c_double),
-        ("seed", C.c_uint64), ("rows", C.c_size_t), ("noise", C.c_double),
-        ("bng", C.c_char_p), ("bng_seed", C.c_uint64)]
+        ("name", C.c_char_p),
+        ("path", C.c_char_p),
+        ("labels", C.c_char_p),
+        ("test_path", C.c_char_p),
+        ("test_labels", C.c_char_p),
+        ("root", C.c_char_p),
+        ("format", C.c_char_p),
+        ("target", C.c_char_p),
+        ("classes", C.c_char_p),
+        ("categorical", C.c_char_p),
+        ("drop", C.c_char_p),
+        ("merge", C.c_char_p),
+        ("joint", C.c_char_p),
+        ("scale", C.c_int),
+        ("test_fraction", C.c_double),
+        ("seed", C.c_uint64),
+        ("rows", C.c_size_t),
+        ("noise", C.c_double),
+        ("bng", C.c_char_p),
+        ("bng_seed", C.c_uint64),
+    ]
 
 
 class Dataset(C.Structure):
     _fields_ = [
-        ("name", C.c_char * 64), ("n_train", C.c_size_t), ("n_test", C.c_size_t), ("inputs", C.c_int),
-        ("classes", C.c_int), ("x_train", C.POINTER(C.c_float)), ("x_test", C.POINTER(C.c_float)),
-        ("y_train", C.POINTER(C.c_int32)), ("y_test", C.POINTER(C.c_int32)), ("class_names", C.POINTER(C.c_char_p)),
-        ("input_names", C.POINTER(C.c_char_p)), ("preparation", C.c_char_p), ("fingerprint", C.c_char * 65),
-        ("note", C.c_char * 256), ("channels", C.c_int), ("height", C.c_int), ("width", C.c_int)]
+        ("name", C.c_char * 64),
+        ("n_train", C.c_size_t),
+        ("n_test", C.c_size_t),
+        ("inputs", C.c_int),
+        ("classes", C.c_int),
+        ("x_train", C.POINTER(C.c_float)),
+        ("x_test", C.POINTER(C.c_float)),
+        ("y_train", C.POINTER(C.c_int32)),
+        ("y_test", C.POINTER(C.c_int32)),
+        ("class_names", C.POINTER(C.c_char_p)),
+        ("input_names", C.POINTER(C.c_char_p)),
+        ("preparation", C.c_char_p),
+        ("fingerprint", C.c_char * 65),
+        ("note", C.c_char * 256),
+        ("channels", C.c_int),
+        ("height", C.c_int),
+        ("width", C.c_int),
+    ]
 
 
 lib.wf_data_desc_default.restype = Desc

@@ -37,10 +37,6 @@
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 
-extern "C" {
-#include "weft/rng.h"
-}
-
 namespace zoo_gpu {
 namespace {
 
@@ -238,25 +234,41 @@ __device__ void first_forward(const conv_plan &plan, const block_place &me) {
     }
 }
 
-__device__ void layer_forward(const conv_plan &plan, const block_place &me, int l) {
-    const conv_layer &layer = plan.layer[l];
-    int all = layer.out_padded / 16, each = pairs_at_once(layer.tiles, layer.out_padded);
-    int groups = (all + each - 1) / each, pad = layer.kernel / 2;
+/* Products of a layer's tiles of pixels with 16 of `channels` channels at a time. The operand of a
+ * pixel begins `shift` places below and to the right of it in `image`. product(a, first, pairs, sum)
+ * multiplies pairs of eight channels from 16 * first on; keep(tile, channel, sum) takes eight. */
+template <class Product, class Keep>
+__device__ inline void each_tile(const conv_layer &layer, const conv_image &image, int shift,
+                                 int channels, const block_place &me, Product product, Keep keep) {
+    int all = channels / 16, each = pairs_at_once(layer.tiles, channels);
+    int groups = (all + each - 1) / each;
     for (int task = me.warp; task < layer.tiles * groups; task += conv_warps) {
         int tile = task / groups, first = (task - tile * groups) * each;
         int pairs = all - first < each ? all - first : each;
         pixel p = pixel_of(layer, tile, me.lane % 16);
         if (!p.inside) p.y = p.x = 0; /* what it gives is not kept */
         uint32_t a = shared_address(me.shared) +
-                     (uint32_t)(place_of(layer.values, p.y - pad, p.x - pad) + 16 * (me.lane / 16));
+                     (uint32_t)(place_of(image, p.y + shift, p.x + shift) + 16 * (me.lane / 16));
         float sum[most_pairs][2][4] = {};
-        multiply(layer, me, a, layer.values.row * layer.values.pitch, layer.values.pitch, first,
-                 pairs, sum);
+        product(a, first, pairs, sum);
 #pragma unroll
         for (int i = 0; i < most_pairs; i++)
             for (int half = 0; half < 2 && i < pairs; half++)
-                finish_sums(plan, me, l, tile, 16 * (first + i) + 8 * half, sum[i][half]);
+                keep(tile, 16 * (first + i) + 8 * half, sum[i][half]);
     }
+}
+
+__device__ void layer_forward(const conv_plan &plan, const block_place &me, int l) {
+    const conv_layer &layer = plan.layer[l];
+    const conv_image &values = layer.values;
+    each_tile(
+        layer, values, -(layer.kernel / 2), layer.out_padded, me,
+        [&](uint32_t a, int first, int pairs, float(&sum)[most_pairs][2][4]) {
+            multiply(layer, me, a, values.row * values.pitch, values.pitch, first, pairs, sum);
+        },
+        [&](int tile, int channel, const float(&sum)[4]) {
+            finish_sums(plan, me, l, tile, channel, sum);
+        });
 }
 
 /* Means of all places, then logits. Ends with a barrier. */
@@ -420,28 +432,19 @@ __device__ inline void spread(const conv_plan &plan, const block_place &me, int 
 /* Gradient of what layer l reads, to the sums of the layer before it. */
 __device__ void value_backward(const conv_plan &plan, const block_place &me, int l) {
     const conv_layer &layer = plan.layer[l];
-    int all = layer.in_padded / 16, each = pairs_at_once(layer.tiles, layer.in_padded);
-    int groups = (all + each - 1) / each, pad = layer.kernel / 2;
-    for (int task = me.warp; task < layer.tiles * groups; task += conv_warps) {
-        int tile = task / groups, first = (task - tile * groups) * each;
-        int pairs = all - first < each ? all - first : each;
-        pixel p = pixel_of(layer, tile, me.lane % 16);
-        if (!p.inside) p.y = p.x = 0; /* what it gives is not kept */
-        uint32_t a = shared_address(me.shared) +
-                     (uint32_t)(place_of(layer.delta, p.y + pad, p.x + pad) + 16 * (me.lane / 16));
-        float sum[most_pairs][2][4] = {};
-        multiply_back(layer, me, a, layer.delta.row * layer.delta.pitch, layer.delta.pitch, first,
-                      pairs, sum);
-        p = pixel_of(layer, tile, me.row);
-#pragma unroll
-        for (int i = 0; i < most_pairs; i++)
-            for (int half = 0; half < 2 && i < pairs; half++) {
-                int channel = 16 * (first + i) + 8 * half + 2 * me.quad;
-                if (p.x >= layer.width) continue;
-                spread(plan, me, l - 1, p.y, p.x, channel, sum[i][half][0], sum[i][half][1]);
-                spread(plan, me, l - 1, p.y + 1, p.x, channel, sum[i][half][2], sum[i][half][3]);
-            }
-    }
+    const conv_image &delta = layer.delta;
+    each_tile(
+        layer, delta, layer.kernel / 2, layer.in_padded, me,
+        [&](uint32_t a, int first, int pairs, float(&sum)[most_pairs][2][4]) {
+            multiply_back(layer, me, a, delta.row * delta.pitch, delta.pitch, first, pairs, sum);
+        },
+        [&](int tile, int channel, const float(&sum)[4]) {
+            pixel p = pixel_of(layer, tile, me.row);
+            if (p.x >= layer.width) return;
+            channel += 2 * me.quad;
+            spread(plan, me, l - 1, p.y, p.x, channel, sum[0], sum[1]);
+            spread(plan, me, l - 1, p.y + 1, p.x, channel, sum[2], sum[3]);
+        });
 }
 
 /* The gradient of the first layer's sums at a tile's pixels, 16 units from `unit` on. */
@@ -536,30 +539,6 @@ __device__ void all_backward(const conv_plan &plan, const block_place &me, int l
 }
 
 /* --- images and weights ----------------------------------------------------------------------- */
-
-/* How an image is changed, as on the CPU (cpu/net_kernels.c): numbers from (seed, network,
- * WF_RNG_AUGMENT, epoch), block `example`. */
-struct image_change {
-    bool flip;
-    int down, right;
-};
-
-__device__ inline image_change change_of(const conv_plan &plan, uint32_t network, uint32_t epoch,
-                                         uint32_t example) {
-    const uint32_t counter[4] = {example, epoch, network, WF_RNG_AUGMENT};
-    const uint32_t span = 2 * (uint32_t)plan.crop + 1;
-    uint32_t word[4];
-    wf_philox(counter, plan.seed, word);
-    return image_change{plan.flip && (word[0] & 1) != 0,
-                        (int)((uint64_t)word[1] * span >> 32) - plan.crop,
-                        (int)((uint64_t)word[2] * span >> 32) - plan.crop};
-}
-
-/* Position i of a side of n pixels, reflected at both ends without repeating them. */
-__device__ inline int reflected(int i, int n) {
-    if (i < 0) i = -i;
-    return i < n ? i : 2 * (n - 1) - i;
-}
 
 __device__ void load_image(const conv_plan &plan, const block_place &me, const float *x,
                            const image_change &how) {

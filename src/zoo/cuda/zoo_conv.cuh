@@ -4,6 +4,10 @@
 
 #include "zoo/cuda/zoo_layers.cuh"
 
+extern "C" {
+#include "weft/rng.h"
+}
+
 namespace zoo_gpu {
 
 enum {
@@ -59,6 +63,30 @@ struct conv_plan {
                       its own */
     float *state;  /* (count, 3, n_params): moments, gradient */
 };
+
+/* How an image is changed, as on the CPU (cpu/net_kernels.c): numbers from (seed, network,
+ * WF_RNG_AUGMENT, epoch), block `example`. */
+struct image_change {
+    bool flip;
+    int down, right;
+};
+
+__device__ inline image_change change_of(const conv_plan &plan, uint32_t network, uint32_t epoch,
+                                         uint32_t example) {
+    const uint32_t counter[4] = {example, epoch, network, WF_RNG_AUGMENT};
+    const uint32_t span = 2 * (uint32_t)plan.crop + 1;
+    uint32_t word[4];
+    wf_philox(counter, plan.seed, word);
+    return image_change{plan.flip && (word[0] & 1) != 0,
+                        (int)((uint64_t)word[1] * span >> 32) - plan.crop,
+                        (int)((uint64_t)word[2] * span >> 32) - plan.crop};
+}
+
+/* Position i of a side of n pixels, reflected at both ends without repeating them. */
+__device__ inline int reflected(int i, int n) {
+    if (i < 0) i = -i;
+    return i < n ? i : 2 * (n - 1) - i;
+}
 
 /* Why networks of this graph are not for this kernel; NULL: they are. */
 const char *conv_refuses(const wf_graph *graph, int *layer);

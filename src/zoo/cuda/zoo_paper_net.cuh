@@ -48,10 +48,6 @@
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 
-extern "C" {
-#include "weft/rng.h"
-}
-
 namespace zoo_gpu {
 namespace paper {
 
@@ -599,38 +595,15 @@ __device__ inline void weights1_backward(const place &at, const float (&value)[4
 
 /* --- images ----------------------------------------------------------------------------------- */
 
-/* Position i of a side, reflected at both ends without repeating them. */
-__device__ inline int reflected(int i) {
-    i = abs(i);
-    return i < side ? i : 2 * (side - 1) - i;
-}
-
-/* How an image is changed, as on the CPU (cpu/net_kernels.c). */
-struct change {
-    bool flip;
-    int down, right;
-};
-
-__device__ inline change change_of(const conv_plan &plan, uint32_t network, uint32_t epoch,
-                                   uint32_t example) {
-    const uint32_t counter[4] = {example, epoch, network, WF_RNG_AUGMENT};
-    const uint32_t span = 2 * (uint32_t)plan.crop + 1;
-    uint32_t word[4];
-    wf_philox(counter, plan.seed, word);
-    return change{plan.flip && (word[0] & 1) != 0,
-                  (int)((uint64_t)word[1] * span >> 32) - plan.crop,
-                  (int)((uint64_t)word[2] * span >> 32) - plan.crop};
-}
-
 /* The warp's lines of an image, a pixel a lane. */
-__device__ inline void read_lines(const place &at, const float *image, const change &how,
+__device__ inline void read_lines(const place &at, const float *image, const image_change &how,
                                   float (&pixel)[image_lines]) {
     const place me = afresh(at);
-    image += reflected((how.flip ? side - 1 - me.lane : me.lane) + how.right);
+    image += reflected((how.flip ? side - 1 - me.lane : me.lane) + how.right, side);
 #pragma unroll
     for (int i = 0; i < image_lines; i++) {
         int line = image_lines * me.part + i;
-        pixel[i] = image[(line / side * side + reflected(line % side + how.down)) * side];
+        pixel[i] = image[(line / side * side + reflected(line % side + how.down, side)) * side];
     }
 }
 
@@ -860,7 +833,7 @@ __device__ inline void all_forward(const place &me, keep &mine, Clock &clock) {
 template <class Clock>
 __device__ inline void judge(const gpu_plan &net, const place &me, keep &mine, Clock &clock,
                              uint8_t *errors, uint32_t *wrong) {
-    const change as_it_is = {false, 0, 0};
+    const image_change as_it_is = {false, 0, 0};
     uint32_t bits = 0, count = 0; /* of the first thread */
     for (int start = 0; start < net.n_test; start += together) {
         int mine_is = min(start + me.image, net.n_test - 1);

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Experiments of docs/results/ that two CPU cores can make: small collections, what holds a flow from
-# memorising them, fresh networks, and the time code. Each run is a `weft run` folder under $OUT.
+# Experiments of docs/results/ that two CPU cores can make: small collections, what holds a flow
+# from memorising them, fresh networks, and the time code. Each run is a `weft run` folder under
+# $OUT.
 #
 #     bench/cpu_experiments.sh EXPERIMENT ...
 #
@@ -12,8 +13,8 @@
 #   fresh    the demo and digits at equal total time with 1, 3, 10 and 30 times the networks
 #   table    a line for each finished run of those named, or of all
 #
-# A finished run is kept, so a broken call goes on. SEEDS ("1 2 3"), UPDATES (2000), THREADS (1), WEFT
-# (build/weft), OUT (runs/cpu-experiments).
+# A finished run is kept, so a broken call goes on. SEEDS ("1 2 3"), UPDATES (2000), THREADS (1),
+# WEFT (build/weft), OUT (runs/cpu-experiments).
 set -u
 bench=$(dirname "$0")
 weft=${WEFT:-build/weft}
@@ -63,20 +64,22 @@ decay() {
     for seed in $seeds; do
         for networks in 300 2000; do
             for rate in 0 0.1 0.3; do
-                one "decay-$networks-$rate-$updates-$seed" demo.conf "$seed" train.limit="$networks" \
+                one "decay-$networks-$rate-$updates-$seed" demo.conf "$seed" \
+                    train.limit="$networks" \
                     train.updates="$updates" train.weight_decay="$rate"
             done
         done
     done
 }
 
-# NAME SECTION.KEY=VALUE ...: a flow fitted to $out/small-own, and for each kind of weights a line for
-# direct networks and one for refined ones.
+# NAME SECTION.KEY=VALUE ...: a flow fitted to $out/small-own, and for each kind of weights a line
+# for direct networks and one for refined ones.
 small_run() {
     name=small-$1
     shift
     [ ! -f "$out/$name.jsonl" ] || return 0
-    for setting in train.seed="$seed" model.seed="$seed" train.weights=validation train.set_aside=30 \
+    for setting in train.seed="$seed" model.seed="$seed" train.weights=validation \
+        train.set_aside=30 \
         train.save_seconds=1e9 "$@"; do
         set -- "$@" --set "$setting"
     done
@@ -95,10 +98,13 @@ small_run() {
 # NAME WEIGHTS REFINEMENT: one row, on one line.
 small_rows() {
     nets=$out/small-drawn.safetensors
-    "$weft" sample "$kept" -n 100 --solver euler --steps 40 --refine "$3" --seed "$seed" -o "$nets" --force -q \
+    "$weft" sample "$kept" -n 100 --solver euler --steps 40 --refine "$3" --seed "$seed" \
+        -o "$nets" --force -q \
         --threads "${THREADS:-1}" >/dev/null &&
-        "$weft" eval --zoo "$out/small-unseen.safetensors" --nets "$nets" --name "$1 $2 $3" -q --json \
-            --data "$bench/../recipes/demo.conf" --threads "${THREADS:-1}" | tr -d '\n' | tr -s ' ' || exit 1
+        "$weft" eval --zoo "$out/small-unseen.safetensors" --nets "$nets" --name "$1 $2 $3" \
+        -q --json \
+            --data "$bench/../recipes/demo.conf" --threads "${THREADS:-1}" | tr -d '\n' |
+            tr -s ' ' || exit 1
     echo
 }
 small() {
@@ -111,17 +117,19 @@ small() {
     fi
     for rate in 0.1 0; do
         for seed in $seeds; do
-            small_run "narrow-$rate-$seed" train.weight_decay=$rate train.batch=16 train.updates=3000
+            small_run "narrow-$rate-$seed" train.weight_decay=$rate train.batch=16 \
+                train.updates=3000
         done
     done
     for seed in $seeds; do
-        small_run "wide-0.1-$seed" train.weight_decay=0.1 model.node=64 model.edge=64 model.time=64 model.blocks=4 \
+        small_run "wide-0.1-$seed" train.weight_decay=0.1 model.node=64 model.edge=64 \
+            model.time=64 model.blocks=4 \
             train.batch=16 train.updates=3000
     done
 }
 
-# NAME UPDATES NETWORKS POOL: distinct networks in the time of $updates updates alone. An update of the
-# demo takes the time of 55 networks (docs/results/2026-11-18-fresh-cpu.md).
+# NAME UPDATES NETWORKS POOL: distinct networks in the time of $updates updates alone. An update of
+# the demo takes the time of 55 networks (docs/results/2026-11-18-fresh-cpu.md).
 fresh_run() {
     rate=$(awk "BEGIN { r = ($3 - $4) / $2; print (r > 0 ? r : 1e-9) }")
     one "fresh-$1-$seed" demo.conf "$seed" zoo.fresh=yes train.fresh_pool="$4" train.updates="$2" \
@@ -143,8 +151,10 @@ time_code() {
         for frequency in 1000 30; do
             name=time-$frequency-$seed
             one "$name" demo.conf "$seed" train.updates="$updates" model.time_frequency="$frequency"
-            [ -f "$out/$name/dopri5.json" ] || nice -n 10 "$weft" sample "$out/$name/flow.safetensors" \
-                -n 100 -o "$out/$name/dopri5.safetensors" --force --solver dopri5 --threads "${THREADS:-1}" --json \
+            [ -f "$out/$name/dopri5.json" ] ||
+                nice -n 10 "$weft" sample "$out/$name/flow.safetensors" \
+                -n 100 -o "$out/$name/dopri5.safetensors" --force --solver dopri5 \
+                --threads "${THREADS:-1}" --json \
                 >"$out/$name/dopri5.json"
         done
     done

@@ -1,20 +1,26 @@
 #!/bin/sh
 # The CUDA backend on this machine's GPU: tests, compute-sanitizer, times of a training step.
 #
-#     bench/cuda_check.sh build         compile what it runs, and weft, into $BUILD/gpu (needs nvcc, the test libraries)
-#     bench/cuda_check.sh build edges   only the benchmarks of the second edge design and its instructions
-#     bench/cuda_check.sh build ranks   what bench/gpu_ranks.sh runs, into $BUILD/gpu_ranks; needs mpicc
-#     bench/cuda_check.sh               run from there; needs the folder and a GPU only, so it may be carried elsewhere
-#     bench/cuda_check.sh lease         for a GPU lent for minutes, what decides most first, one short table last: sm_90a's
-#                                       instructions, both benchmarks, step times, tests, loop, sanitizers. Builds first where
-#                                       programs are missing and nvcc is not. Takes LEASE=560 seconds at most; called again,
-#                                       it goes on with what has not ended well, until the programs are others
+#     bench/cuda_check.sh build         compile what it runs, and weft, into $BUILD/gpu (needs nvcc,
+#                                       the test libraries)
+#     bench/cuda_check.sh build edges   only the benchmarks of the second edge design and its
+#                                       instructions
+#     bench/cuda_check.sh build ranks   what bench/gpu_ranks.sh runs, into $BUILD/gpu_ranks; needs
+#                                       mpicc
+#     bench/cuda_check.sh               run from there; needs the folder and a GPU only, so it may
+#                                       be carried elsewhere
+#     bench/cuda_check.sh lease         for a GPU lent for minutes, what decides most first, one
+#                                       short table last: sm_90a's instructions, both benchmarks,
+#                                       step times, tests, loop, sanitizers. Builds first where
+#                                       programs are missing and nvcc is not. Takes LEASE=560
+#                                       seconds at most; called again, it goes on with what has not
+#                                       ended well, until the programs are others
 #
-# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck racecheck synccheck times
-# products nccl torch rivals profile"; products: our products beside cuBLASLt's, one table; nccl: what its way costs one
-# rank; rivals: an update of each rival beside torch.compile (bench/torch_rivals.py).
-# Tests and sanitizers run side by side, a log each in the folder (of a lease: $BUILD/lease); LIMIT is the most seconds
-# one of them may take.
+# The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck
+# racecheck synccheck times products nccl torch rivals profile"; products: our products beside
+# cuBLASLt's, one table; nccl: what its way costs one rank; rivals: an update of each rival beside
+# torch.compile (bench/torch_rivals.py). Tests and sanitizers run side by side, a log each in the
+# folder (of a lease: $BUILD/lease); LIMIT is the most seconds one of them may take.
 set -u
 build=${BUILD:-build}
 gpu=$build/gpu
@@ -26,42 +32,48 @@ build- | build-edges | build-ranks | run- | lease-) ;;
     echo "usage: bench/cuda_check.sh [build | build edges | build ranks | lease]" >&2
     exit 2 ;;
 esac
-# Programs of one .cu file. Spills, products that the compiler serialises and registers that it does not move are errors.
+# Programs of one .cu file. Spills, products that the compiler serialises and registers that it does
+# not move are errors.
 build_edges() {
     mkdir -p "$gpu" || exit 1
     for source in bench/edge_benchmark.cu bench/node_benchmark.cu bench/cnn_benchmark.cu \
         tests/emulator/test_instructions.cu; do
         name=$(basename "$source" .cu)
         echo "$nvcc $source"
-        if ! "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Xptxas -v -Xcompiler -Wall -Iinclude -Isrc \
+        if ! "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a \
+            -Xptxas -v -Xcompiler -Wall -Iinclude -Isrc \
             "$source" -o "$gpu/$name" >"$gpu/$name.build" 2>&1; then
             cat "$gpu/$name.build"
             exit 1
         fi
         errors='warning|C75(0[89]|1[0-5])'
-        [ $name = cnn_benchmark ] || errors="$errors|[1-9][0-9]* bytes spill" # addresses, some 40 in 4,400 instructions
+        # addresses, some 40 in 4,400 instructions
+        [ $name = cnn_benchmark ] || errors="$errors|[1-9][0-9]* bytes spill"
         if grep -E "$errors" "$gpu/$name.build"; then
             echo "$source: the lines above are errors here ($gpu/$name.build)" >&2
             exit 1
         fi
     done
 }
-# link_programs FOLDER LIBRARIES SOURCE...: all in one file, for each of them would hold all kernels: FOLDER/programs NAME
-# ARGUMENT..., and a script NAME that calls it.
+# link_programs FOLDER LIBRARIES SOURCE...: all in one file, for each of them would hold all
+# kernels: FOLDER/programs NAME ARGUMENT..., and a script NAME that calls it.
 link_programs() {
     into=$1 libraries=$2 objects=$1/objects table= mains=
     shift 2
     rm -rf "$objects" && mkdir -p "$objects" || return 1
     jansson=$(grep -q ljansson Makefile && echo -l:libjansson.a)
-    link="-L$(dirname "$nvcc")/../lib64 -lcudart_static -l:libz.a -l:libxxhash.a -lm -lpthread -ldl -lrt -lstdc++"
-    flags="-std=gnu11 -O2 -Wall -Werror -D_GNU_SOURCE -Iinclude -Isrc -Itests -I$(dirname "$nvcc")/../include"
+    link="-L$(dirname \
+        "$nvcc")/../lib64 -lcudart_static -l:libz.a -l:libxxhash.a -lm -lpthread -ldl -lrt -lstdc++"
+    flags="-std=gnu11 -O2 -Wall -Werror -D_GNU_SOURCE -Iinclude -Isrc -Itests -I$(dirname \
+        "$nvcc")/../include"
     for source; do
         name=$(basename "$source" .c)
         case $source in
         weft) ld -r "$build"/src/cli/*.o -o "$objects/$name.o" || return 1 ;;
         *) ${CC:-gcc} $flags -c "$source" -o "$objects/$name.o" || return 1 ;;
         esac
-        objcopy --redefine-sym main=main_$name --keep-global-symbol=main_$name "$objects/$name.o" || return 1
+        objcopy --redefine-sym main=main_$name --keep-global-symbol=main_$name "$objects/$name.o" ||
+            return 1
         mains="$mains int main_$name(int, char **);" table="$table {\"$name\", main_$name},"
         printf '#!/bin/sh\nexec "$(dirname "$0")/programs" %s "$@"\n' "$name" >"$into/$name"
         chmod +x "$into/$name"
@@ -79,7 +91,8 @@ int main(int argc, char **argv) {
 }
 END
     # shellcheck disable=SC2086
-    ${CC:-gcc} $flags "$objects"/programs.c bench/nccl_at_run_time.c "$objects"/*.o "$build/libweft.a" $libraries $link \
+    ${CC:-gcc} $flags "$objects"/programs.c bench/nccl_at_run_time.c "$objects"/*.o \
+        "$build/libweft.a" $libraries $link \
         $jansson -s -Wl,-rpath,'$ORIGIN' -o "$into/programs" || return 1
     rm -r "$objects"
 }
@@ -105,12 +118,15 @@ if [ "$mode" = build ]; then
     rm -f "$build/libweft.a" # it may hold what uses libcurl and MPI
     make BUILD="$build" CURL= MPI= "$build/libweft.a" || exit 1
     make BUILD="$build" CURL= MPI= "$build/weft" || exit 1
-    link_programs "$gpu" -lcmocka tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c bench/cuda_*.c weft || exit 1
+    link_programs "$gpu" -lcmocka tests/unit/test_cuda_*.c tests/unit/test_zoo_cuda.c \
+        bench/cuda_*.c weft || exit 1
     cp -L "$(${CC:-gcc} -print-file-name=libcmocka.so)" "$gpu/libcmocka.so.0"
     arch="-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a"
     # shellcheck disable=SC2086
-    "$nvcc" -std=c++17 -O3 $arch -D_GNU_SOURCE -Iinclude -Isrc -c bench/cuda_products.cu -o "$gpu/cuda_products.o" &&
-        ${CC:-gcc} "$gpu/cuda_products.o" bench/nccl_at_run_time.c "$build/libweft.a" $link $jansson -lcublasLt \
+    "$nvcc" -std=c++17 -O3 $arch -D_GNU_SOURCE -Iinclude -Isrc -c bench/cuda_products.cu \
+        -o "$gpu/cuda_products.o" &&
+        ${CC:-gcc} "$gpu/cuda_products.o" bench/nccl_at_run_time.c "$build/libweft.a" $link \
+        $jansson -lcublasLt \
             -s -Wl,-rpath,"$(dirname "$nvcc")/../lib64" -o "$gpu/cuda_products" || exit 1
     rm -f "$build/libweft.a" "$build/weft" # the next make puts libcurl and MPI back
     du -sm "$gpu" | sed 's/\t/ MiB in /'
@@ -122,8 +138,8 @@ status=0
 note() { echo "$*"; }
 logs=$gpu least=0 # seconds that must be left to start a piece
 left() { echo "$limit"; }
-# Programs of one check run side by side: piece NAME COMMAND..., then gather, which shows the output of those that failed.
-# A lease passes over what has ended well, and what there is no time for.
+# Programs of one check run side by side: piece NAME COMMAND..., then gather, which shows the output
+# of those that failed. A lease passes over what has ended well, and what there is no time for.
 pieces= all=
 piece() {
     name=$1 most=$(left)
@@ -157,8 +173,9 @@ gather() {
     done
     pieces=
 }
-# sanitize NAME FILTER PROGRAM CASES: small cases of a program's tests under the tool, in one process (tests/named_cases.h).
-# Blocks of memory are exact, so that the tool sees objects. CASES: patterns, or - where a test has no cases.
+# sanitize NAME FILTER PROGRAM CASES: small cases of a program's tests under the tool, in one
+# process (tests/named_cases.h). Blocks of memory are exact, so that the tool sees objects. CASES:
+# patterns, or - where a test has no cases.
 sanitize() {
     choice=WEFT_TEST_CASES=$4
     [ "$4" != - ] || choice=WEFT_CUDA_SMALL=1
@@ -172,7 +189,8 @@ export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib:/usr/local/cuda
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
 second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
 second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_execute test_cuda_phases test_zoo_cuda"
-[ "$mode" = lease ] && more="edge_benchmark node_benchmark test_instructions cuda_step cuda_loop" || more=
+[ "$mode" = lease ] && more="edge_benchmark node_benchmark test_instructions cuda_step cuda_loop" ||
+    more=
 find_missing() {
     missing=
     for name in weft $more $first_tests $second_tests; do
@@ -186,7 +204,8 @@ if [ -n "$missing" ] && [ "$mode" = lease ] && [ -x "$nvcc" ]; then
     find_missing
 fi
 if [ -n "$missing" ]; then
-    echo "cuda_check.sh: not in $gpu:$missing; make them where nvcc is: bench/cuda_check.sh build" >&2
+    echo "cuda_check.sh: not in $gpu:$missing; make them where nvcc is: bench/cuda_check.sh build" \
+        >&2
     exit 2
 fi
 # Without a GPU most tests are skipped, which is no success here.
@@ -251,11 +270,14 @@ run_check() {
         "$gpu/cuda_products" || status=1 ;;
     nccl)
         "$gpu/cuda_loop" nccl || status=1 ;;
-    torch) # the same steps in PyTorch, bf16: the cases of a mode compile side by side and are timed in turn
+    # the same steps in PyTorch, bf16: the cases of a mode compile side by side and are timed in
+    # turn
+    torch)
         for mode in eager compile; do
             turns=$(mktemp -d)
             for case in karhunen_lean karhunen_lstar mnist_lean mnist_lstar; do
-                piece torch_${case}_$mode python3 bench/torch_step.py "${case#*_}" 2 4 cuda "${case%_*}" $mode "$turns" 4
+                piece torch_${case}_$mode python3 bench/torch_step.py "${case#*_}" 2 4 cuda \
+                    "${case%_*}" $mode "$turns" 4
             done
             gather
             cat "$gpu"/torch_*_$mode.log

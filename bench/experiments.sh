@@ -1,62 +1,84 @@
 #!/bin/sh
-# The experiments of docs/results/ on karhunen and MNIST: each a set of `weft run` folders under $OUT, and a table of them.
+# The experiments of docs/results/ on karhunen and MNIST: each a set of `weft run` folders under
+# $OUT, and a table of them.
 #
 #     bench/experiments.sh [EXPERIMENT ...]      without one: these in this order
-#     bench/experiments.sh grid [PATTERN ...]    the paper's 110 configurations of rivals, or those whose names match a shell
-#                                                pattern: 'mnist-dwf-*-aligned'; --list prints the names, --sizes
-#                                                parameters, too. CIFAR names a collection of CIFAR-10 networks; without it
-#                                                those are left out
-#     bench/experiments.sh cifar10 FOLDER ...    CIFAR-10 from its batches to the table: bench/cifar10.sh
-#     bench/experiments.sh scaling [PATTERN ...] the paper's 70 runs on karhunen likewise: seven methods, ten sizes
-#     bench/experiments.sh rivals [PATTERN ...]  the best configuration of each method: 'mnist-*', 'cifar10-*' (with CIFAR),
-#                                                'digits-*' (minutes on a CPU)
+#     bench/experiments.sh grid [PATTERN ...]    the paper's 110 configurations of rivals, or those
+#                                                whose names match a shell pattern:
+#                                                'mnist-dwf-*-aligned'; --list prints the names,
+#                                                --sizes parameters, too. CIFAR names a collection
+#                                                of CIFAR-10 networks; without it those are left out
+#     bench/experiments.sh cifar10 FOLDER ...    CIFAR-10 from its batches to the table:
+#                                                bench/cifar10.sh
+#     bench/experiments.sh scaling [PATTERN ...] the paper's 70 runs on karhunen likewise: seven
+#                                                methods, ten sizes
+#     bench/experiments.sh rivals [PATTERN ...]  the best configuration of each method: 'mnist-*',
+#                                                'cifar10-*' (with CIFAR), 'digits-*' (minutes on a
+#                                                CPU)
 #     bench/experiments.sh permutation [PATTERN ...]
-#                                                mlp, dit and dwf on digits networks as they are, aligned, and with relabelled
-#                                                copies, three seeds each
+#                                                mlp, dit and dwf on digits networks as they are,
+#                                                aligned, and with relabelled copies, three seeds
+#                                                each
 #     bench/experiments.sh origin [PATTERN ...]  each rival on the checkpoints of one training run
-#   These have batches of their own. SHARE is the percentage of their updates that is made (100). A finished run is kept, so that
-#   the same command goes on, with other patterns too; their table is one of all that there are, and OUT/NAME.html has plots:
-#   parameters, updates, seconds of training and of sampling, variants of JWS, every method's networks in one plot, their loss
-#   curves, and for scaling one line a method beside the paper's seven. With BUDGET=SECONDS the run that is being made then
-#   saves and ends, and the next call goes on with it; SETTINGS=train.max_seconds=60 gives each method the same time.
+#   These have batches of their own. SHARE is the percentage of their updates that is made (100). A
+#   finished run is kept, so that the same command goes on, with other patterns too; their table is
+#   one of all that there are, and OUT/NAME.html has plots: parameters, updates, seconds of training
+#   and of sampling, variants of JWS, every method's networks in one plot, their loss curves, and
+#   for scaling one line a method beside the paper's seven. With BUDGET=SECONDS the run that is
+#   being made then saves and ends, and the next call goes on with it; SETTINGS=train.max_seconds=60
+#   gives each method the same time.
 #
-#   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged against all of them
+#   sweep            karhunen, nested subsets of 50,000 networks (the first 100 ... 50,000), judged
+#                    against all of them
 #   mnist            10,000 networks of 784-32-32-10: direct and refined, held-out, all controls
-#   ablations        karhunen: plain AdamW; Muon, preconditioning and matched coupling one by one; all; the first and the last
-#   alignment        the same flow on the collection as it is and after Git Re-Basin, three seeds each
+#   ablations        karhunen: plain AdamW; Muon, preconditioning and matched coupling one by one;
+#                    all; the first and the last
+#   alignment        the same flow on the collection as it is and after Git Re-Basin, three seeds
+#                    each
 #   mnist-ablations  the ablations on MNIST, and all but the principal axes
 #   mnist-leads      MNIST: single settings beside the recipe's
 #   mnist-alignment  the alignment on MNIST; only when asked for
 #   lstar            the paper's layout and settings at three sizes of the sweep
-#   leads            karhunen: single settings beside the recipe's; other batches and widths in the same time
-#   mnist-fresh      recipes/mnist-fresh.conf as it is; then 1, 3, 10, 30 times 10,000 distinct networks at equal total time
+#   leads            karhunen: single settings beside the recipe's; other batches and widths in the
+#                    same time
+#   mnist-fresh      recipes/mnist-fresh.conf as it is; then 1, 3, 10, 30 times 10,000 distinct
+#                    networks at equal total time
 #   karhunen-fresh   the same on karhunen, with 12,000
-#   mnist-fixed      10,000 stored networks: weight decay, weights of the lowest validation loss, a shorter EMA, a smaller field
+#   mnist-fixed      10,000 stored networks: weight decay, weights of the lowest validation loss, a
+#                    shorter EMA, a smaller field
 #   karhunen-fixed   the same on karhunen, with 12,000, judged against all
-#   openml20         20 tasks from one flow: the recipe, fresh networks, wider fields, more of letter, a larger batch; in equal time
-#   acs              between two domains: the recipe, fresh networks, attention, a slower time code; in equal time. A second table of
-#                    each is of networks by Euler 20 without refinement
-#   paper            the paper's own settings on karhunen, acs, mnist, mnist aligned, openml20; with BUDGET each gets a part of the
-#                    time as its full length asks for
-#                    these seven only when asked for; the last three take WEFT_DATA
-#   refinement       ways to sample and schedules of refinement, of the best flow on karhunen so far and of MNIST's
+#   openml20         20 tasks from one flow: the recipe, fresh networks, wider fields, more of
+#                    letter, a larger batch; in equal time
+#   acs              between two domains: the recipe, fresh networks, attention, a slower time code;
+#                    in equal time. A second table of each is of networks by Euler 20 without
+#                    refinement
+#   paper            the paper's own settings on karhunen, acs, mnist, mnist aligned, openml20; with
+#                    BUDGET each gets a part of the time as its full length asks for.
+#                    These seven run only when asked for; the last three take WEFT_DATA
+#   refinement       ways to sample and schedules of refinement, of the best flow on karhunen so far
+#                    and of MNIST's
 #
-# Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With BUDGET=SECONDS for everything asked
-# for, an update is timed and the updates of a run follow from the experiment's share of the time; every run's recipe.conf
-# has them. Then a run begins only while its estimate still fits, and what was left out is said. A finished run (one with an
-# eval.json) is kept as it is, whatever its settings; an unfinished one is made again where its settings differ. So with BUDGET
-# the runs of two calls may differ in train.updates: give the second another OUT where they are to be compared. The script
-# ends with 1 when a run failed.
+# Without BUDGET at full scale: 75,000 updates a run on karhunen, 200,000 on MNIST. With
+# BUDGET=SECONDS for everything asked for, an update is timed and the updates of a run follow from
+# the experiment's share of the time; every run's recipe.conf has them. Then a run begins only while
+# its estimate still fits, and what was left out is said. A finished run (one with an eval.json) is
+# kept as it is, whatever its settings; an unfinished one is made again where its settings differ.
+# So with BUDGET the runs of two calls may differ in train.updates: give the second another OUT
+# where they are to be compared. The script ends with 1 when a run failed.
 #
-#   WEFT   the program (build/weft)             DEVICE  cuda or cpu (cuda)       JOBS   runs side by side (1)
-#   OUT    where all goes (runs/experiments)    COUNT   networks drawn (100)     SETTINGS  for every run: "model.node=32 ..."
-#   KARHUNEN, MNIST, DIGITS, RUN_LENGTH   networks in the collections (50000, 10000, 500, 200)    SIZES  of the sweep
-#   BATCH  networks an update (256); with little time 64 and more updates come further: seeing 64,000 networks the demo's flow
-#          reaches JWS 0.61 direct in 250 updates of 256, 0.73 in 1,000 of 64, 0.76 in 4,000 of 16
+#   WEFT   the program (build/weft)             DEVICE  cuda or cpu (cuda)
+#   OUT    where all goes (runs/experiments)    COUNT   networks drawn (100)
+#   JOBS   runs side by side (1)                SETTINGS  for every run: "model.node=32 ..."
+#   KARHUNEN, MNIST, DIGITS, RUN_LENGTH   networks in the collections (50000, 10000, 500, 200)
+#   SIZES  of the sweep
+#   BATCH  networks an update (256); with little time 64 and more updates come further: seeing
+#          64,000 networks the demo's flow reaches JWS 0.61 direct in 250 updates of 256, 0.73 in
+#          1,000 of 64, 0.76 in 4,000 of 16
 #   MNIST_SOLVER, MNIST_STEPS   of MNIST in place of the recipe's
 #
-# Side by side on a GPU the runs share it through NVIDIA's MPS, which this starts and ends: three runs of karhunen then take
-# 8.9 ms an update together where one takes 10.8 (H200, commit 0786e0d); without MPS 12.0.
+# Side by side on a GPU the runs share it through NVIDIA's MPS, which this starts and ends: three
+# runs of karhunen then take 8.9 ms an update together where one takes 10.8 (H200, commit 0786e0d);
+# without MPS 12.0.
 set -u
 bench=$(dirname "$0")
 recipes=$bench/../recipes
@@ -68,8 +90,10 @@ batch=${BATCH-256}
 karhunen=${KARHUNEN:-50000}
 mnist=${MNIST:-10000}
 digits=${DIGITS:-500}
-sizes=${SIZES:-"50000 100 1500 12000 400 6000 25000 200 3000 800"} # the largest first: it matters most
-middle=$((karhunen < 12000 ? karhunen : 12000))                      # where the other experiments on karhunen are made
+# the largest first: it matters most
+sizes=${SIZES:-"50000 100 1500 12000 400 6000 25000 200 3000 800"}
+# where the other experiments on karhunen are made
+middle=$((karhunen < 12000 ? karhunen : 12000))
 export STUDY_BEGAN="${STUDY_BEGAN:-$(date +%s)}"
 
 elapsed() { echo $(($(date +%s) - STUDY_BEGAN)); }
@@ -90,12 +114,14 @@ one() {
         note "left out: $name, $estimate s, with $(left) s to go"
         return
     fi
-    for setting in sample.count="${COUNT:-100}" ${batch:+train.batch="$batch"} ${SETTINGS:-} "$@"; do
+    for setting in sample.count="${COUNT:-100}" ${batch:+train.batch="$batch"} ${SETTINGS:-} "$@"
+    do
         set -- "$@" --set "$setting"
     done
     while [ "$1" != --set ]; do shift; done
     begin=$(date +%s)
-    timeout --foreground -s INT "$(left)" "$weft" run "$recipes/$recipe" -o "$out/$name" --device "$device" --threads "${THREADS:-0}" -q --redo \
+    timeout --foreground -s INT "$(left)" "$weft" run "$recipes/$recipe" -o "$out/$name" \
+        --device "$device" --threads "${THREADS:-0}" -q --redo \
         "$@" >"$out/$name.txt" 2>&1
     case $? in
     0) note "$name: $(($(date +%s) - begin)) s" ;;
@@ -114,15 +140,18 @@ table() {
     "$weft" compare "$@" && "$weft" compare "$@" --json >"$out/$name.json"
 }
 
-# Milliseconds of an update when COPIES runs go side by side, divided by their number: COPIES RECIPE COLLECTION
-# [SECTION.KEY=VALUE ...]; from the logs, without their first lines. Nothing where a run failed.
+# Milliseconds of an update when COPIES runs go side by side, divided by their number: COPIES RECIPE
+# COLLECTION [SECTION.KEY=VALUE ...]; from the logs, without their first lines. Nothing where a run
+# failed.
 milliseconds() {
     copies=$1 recipe=$2 zoo=$3
     shift 3
-    for setting in train.batch="$batch" ${SETTINGS:-} "$@" train.updates=60 train.log_every=10; do set -- "$@" --set "$setting"; done
+    for setting in train.batch="$batch" ${SETTINGS:-} "$@" train.updates=60 train.log_every=10
+    do set -- "$@" --set "$setting"; done
     while [ "$1" != --set ]; do shift; done
     for copy in $(seq "$copies"); do
-        "$weft" train "$recipes/$recipe" --zoo "$zoo" -o "$out/timed-$copy.safetensors" --device "$device" --threads "$THREADS" -q "$@" \
+        "$weft" train "$recipes/$recipe" --zoo "$zoo" -o "$out/timed-$copy.safetensors" \
+            --device "$device" --threads "$THREADS" -q "$@" \
             >"$out/timed.txt" 2>&1 || tail -n 1 "$out/timed.txt" >&2 &
     done
     wait
@@ -130,12 +159,13 @@ milliseconds() {
         [ -f "$out/timed-$copy.safetensors.log.jsonl" ] || continue
         sed 's/.*"seconds"://; s/[,}].*//' "$out/timed-$copy.safetensors.log.jsonl" |
             awk 'NR == 1 { first = $1 } { last = $1 } END { if (NR > 0) print (NR > 1 ? 100 * (last - first) / (NR - 1) : 1000) }'
-    done | awk -v copies="$copies" '{ sum += $1 } END { if (NR > 0 && NR == copies) print sum / NR / NR }'
+    done | awk -v copies="$copies" \
+        '{ sum += $1 } END { if (NR > 0 && NR == copies) print sum / NR / NR }'
     rm -f "$out"/timed-*
 }
 
-# Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left is for these runs, which go
-# in rounds of $jobs.
+# Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left
+# is for these runs, which go in rounds of $jobs.
 plan() {
     if [ -z "${BUDGET:-}" ]; then updates=$4; else
         updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(($(left) - ${aside:-0} - ${RESERVE:-0}))" -v share="$share" -v jobs="$jobs" 'BEGIN {
@@ -149,20 +179,22 @@ plan() {
     note "$1 runs of $updates updates, $2 ms each where runs share the time: $estimate s a run"
 }
 
-# --- collections ------------------------------------------------------------------------------------
+# --- collections ----------------------------------------------------------------------------------
 
 # RECIPE NAME COUNT: $out/NAME.safetensors, and the 100 networks after it as held-out ones.
 collection() {
     [ -f "$out/$2-held-out.safetensors" ] && return
     begin=$(date +%s)
     "$weft" zoo train "$recipes/$1" -n "$3" -o "$out/$2.safetensors" --device "$device" -q &&
-        "$weft" zoo train "$recipes/$1" --first "$3" -n 100 -o "$out/$2-held-out.safetensors" --device "$device" -q || exit 1
+        "$weft" zoo train "$recipes/$1" --first "$3" -n 100 -o "$out/$2-held-out.safetensors" \
+        --device "$device" -q || exit 1
     note "collection: $(($(date +%s) - begin)) s"
 }
 need_karhunen() {
     collection karhunen.conf karhunen "$karhunen"
     k="zoo.path=$out/karhunen.safetensors zoo.held_out_path=$out/karhunen-held-out.safetensors eval.controls=no"
-    [ -n "${k_ms:-}" ] || k_ms=$(milliseconds "$jobs" karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
+    [ -n "${k_ms:-}" ] ||
+        k_ms=$(milliseconds "$jobs" karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
     [ -n "$k_ms" ] || stop "karhunen: the timed training failed"
 }
 need_mnist() {
@@ -171,8 +203,8 @@ need_mnist() {
     [ -n "${m_ms:-}" ] || m_ms=$(milliseconds 1 mnist.conf "$out/mnist.safetensors")
     [ -n "$m_ms" ] || stop "mnist: the timed training failed"
 }
-# ablations, alignment and leads vary one run, `base`, so all are made with the updates that fit them together. Each names it
-# first: it is made once.
+# ablations, alignment and leads vary one run, `base`, so all are made with the updates that fit
+# them together. Each names it first: it is made once.
 need_base() {
     need_karhunen
     if [ -z "${base:-}" ]; then
@@ -195,19 +227,23 @@ need_base() {
     fi
 }
 
-# --- the experiments: each names its runs, best value first ------------------------------------------
+# --- the experiments: each names its runs, best value first ---------------------------------------
 
 run_sweep() {
     need_karhunen
     plan "$(echo "$sizes" | wc -w)" "$k_ms" 3 75000
     for n in $sizes; do
-        [ "$n" -le "$karhunen" ] && echo "sweep-$n $estimate karhunen.conf $k train.limit=$n train.updates=$updates"
+        [ "$n" -le "$karhunen" ] &&
+            echo "sweep-$n $estimate karhunen.conf $k train.limit=$n train.updates=$updates"
     done | together
-    table sweep "$out"/sweep-*/ --over train.limit --beside "$bench/paper_karhunen.json" -o "$out/sweep.html"
+    table sweep "$out"/sweep-*/ --over train.limit --beside "$bench/paper_karhunen.json" \
+        -o "$out/sweep.html"
     for n in 100 500 1000; do # held-out networks by their number
         if [ "$(left)" -lt 10 ]; then note "left out: $n held-out networks" && continue; fi
-        "$weft" zoo train "$recipes/karhunen.conf" --first "$karhunen" -n $n -o "$out/held-$n.safetensors" --device "$device" -q >/dev/null &&
-            "$weft" eval --zoo "$out/karhunen.safetensors" --nets "$out/held-$n.safetensors" --data "$recipes/karhunen.conf" \
+        "$weft" zoo train "$recipes/karhunen.conf" --first "$karhunen" -n $n \
+            -o "$out/held-$n.safetensors" --device "$device" -q >/dev/null &&
+            "$weft" eval --zoo "$out/karhunen.safetensors" --nets "$out/held-$n.safetensors" \
+            --data "$recipes/karhunen.conf" \
                 --name held-out --device "$device" -q
     done
 }
@@ -218,7 +254,8 @@ run_lstar() {
     [ -n "$lstar_ms" ] || stop "lstar: the timed training failed"
     plan 3 "$lstar_ms" 3 75000
     for n in "$karhunen" 1500 100; do
-        [ "$n" -le "$karhunen" ] && echo "lstar-$n $estimate karhunen-paper.conf $k train.limit=$n train.updates=$updates"
+        [ "$n" -le "$karhunen" ] &&
+            echo "lstar-$n $estimate karhunen-paper.conf $k train.limit=$n train.updates=$updates"
     done | together
     table lstar "$out"/lstar-*/ --over train.limit
 }
@@ -226,30 +263,37 @@ run_lstar() {
 run_mnist() {
     need_mnist
     beside=25 # seconds for sampling with the adaptive solver, the controls and the evaluation
-    [ -z "${MNIST_SOLVER:-}" ] || beside=12 m="$m sample.solver=$MNIST_SOLVER sample.steps=${MNIST_STEPS:-100}"
+    [ -z "${MNIST_SOLVER:-}" ] ||
+        beside=12 m="$m sample.solver=$MNIST_SOLVER sample.steps=${MNIST_STEPS:-100}"
     plan 1 "$m_ms" $beside 200000
     echo "mnist $estimate mnist.conf $m train.updates=$updates" | together
     table mnist "$out/mnist/" && cat "$out/mnist.txt"
     # Wall clock of 100 networks: the adaptive solver, and fixed steps in bf16, direct and refined.
-    for how in "--solver dopri5" "--solver euler --steps 50" "--solver euler --steps 50 --refine 0.75,10"; do
+    for how in "--solver dopri5" "--solver euler --steps 50" \
+        "--solver euler --steps 50 --refine 0.75,10"; do
         if [ "$(left)" -lt 10 ]; then note "left out: clock of $how" && continue; fi
         # shellcheck disable=SC2086
-        "$weft" sample "$out/mnist/flow.safetensors" -n "${COUNT:-100}" $how -o "$out/clocked.safetensors" --force --device "$device" -q --json |
+        "$weft" sample "$out/mnist/flow.safetensors" -n "${COUNT:-100}" $how \
+            -o "$out/clocked.safetensors" --force --device "$device" -q --json |
             grep -E '"(n|evaluations|seconds)"' | tr -d '\n' && echo " $how"
-        "$weft" eval --zoo "$out/mnist.safetensors" --nets "$out/clocked.safetensors" --data "$recipes/mnist.conf" \
+        "$weft" eval --zoo "$out/mnist.safetensors" --nets "$out/clocked.safetensors" \
+            --data "$recipes/mnist.conf" \
             --name "$(echo "$how" | tr -d ' -' | sed 's/solver//')" --device "$device" -q
     done
 }
 
-# NAME of a collection, its run BASE: three seeds each on the collection as it is (the first is BASE) and aligned, then a pair
-# without matched coupling. With it, relabelling a network relabels its noise alike, and only rounding tells the two apart.
+# NAME of a collection, its run BASE: three seeds each on the collection as it is (the first is
+# BASE) and aligned, then a pair without matched coupling. With it, relabelling a network relabels
+# its noise alike, and only rounding tells the two apart.
 seeds() { echo "train.seed=$1 model.seed=$1 sample.seed=$1"; }
 aligned() {
     zoo=$1 name=$2
     shift 2
     [ -f "$out/$zoo-aligned.safetensors" ] ||
-        "$weft" align "$out/$zoo.safetensors" -o "$out/$zoo-aligned.safetensors" --device "$device" -q >&2
-    other="train.path=$out/$zoo-aligned.safetensors" apart="train.coupling=independent sample.refine_matched=no"
+        "$weft" align "$out/$zoo.safetensors" -o "$out/$zoo-aligned.safetensors" \
+        --device "$device" -q >&2
+    other="train.path=$out/$zoo-aligned.safetensors" \
+        apart="train.coupling=independent sample.refine_matched=no"
     echo "$name-aligned $* $other"
     for seed in 1 2; do
         echo "$name-seed$seed-aligned $* $(seeds $seed) $other"
@@ -283,10 +327,12 @@ variants() {
 }
 run_ablations() {
     need_base
-    { echo "base $base" && variants only "$base" && echo "only-muon-matched $base train.precondition=no"; } | together
+    { echo "base $base" && variants only "$base" &&
+        echo "only-muon-matched $base train.precondition=no"; } | together
     table ablations "$out/base/" "$out"/only-*/
 }
-# Runs that vary MNIST's recipe share `mnist-base`, so all are made with the updates that fit them together.
+# Runs that vary MNIST's recipe share `mnist-base`, so all are made with the updates that fit them
+# together.
 need_mnist_base() {
     need_mnist
     if [ -z "${mnist_base:-}" ]; then
@@ -306,7 +352,8 @@ need_mnist_base() {
 }
 run_mnist_ablations() {
     need_mnist_base
-    { echo "mnist-base $mnist_base" && variants mnist-only "$mnist_base" && echo "mnist-only-without-axes $mnist_base train.principal=no"; } | together
+    { echo "mnist-base $mnist_base" && variants mnist-only "$mnist_base" &&
+        echo "mnist-only-without-axes $mnist_base train.principal=no"; } | together
     table mnist-ablations "$out/mnist-base/" "$out"/mnist-only-*/
 }
 run_mnist_leads() {
@@ -322,8 +369,8 @@ run_mnist_leads() {
     table mnist-leads "$out/mnist-base/" "$out"/mnist-lead-*/
 }
 
-# Fresh networks. RECIPE NAME MS-AN-UPDATE MS-A-NETWORK NETWORKS SETTINGS: the recipe as it is, then NETWORKS times 1, 3, 10, 30
-# distinct ones in the time of $updates updates alone.
+# Fresh networks. RECIPE NAME MS-AN-UPDATE MS-A-NETWORK NETWORKS SETTINGS: the recipe as it is, then
+# NETWORKS times 1, 3, 10, 30 distinct ones in the time of $updates updates alone.
 fresh() {
     recipe=$1 name=$2 ms=$3 each=$4 networks=$5
     shift 5
@@ -349,7 +396,8 @@ run_karhunen_fresh() {
     fresh karhunen-fresh.conf karhunen-fresh "$k_ms" 0.021 "$middle" train.batch="$batch" | together
     table karhunen-fresh "$out"/karhunen-fresh*/
 }
-# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed: NAME RUN SETTINGS-OF-A-SMALL-FIELD
+# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed:
+# NAME RUN SETTINGS-OF-A-SMALL-FIELD
 fixed() {
     for seed in 0 1 2; do
         echo "$1-$seed $2 $(seeds $seed)"
@@ -362,19 +410,21 @@ fixed() {
 run_mnist_fixed() {
     need_mnist
     plan 9 "$m_ms" 8 50000
-    fixed mnist-fixed "$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50" \
+    fixed mnist-fixed \
+        "$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50" \
         "model.node=128 model.edge=64" | together
     table mnist-fixed "$out"/mnist-fixed*/
 }
 run_karhunen_fixed() {
     need_karhunen
     plan 9 "$k_ms" 5 20000
-    fixed karhunen-fixed "$estimate karhunen.conf $k train.limit=$middle train.updates=$updates" "$(width 32)" | together
+    fixed karhunen-fixed "$estimate karhunen.conf $k train.limit=$middle train.updates=$updates" \
+        "$(width 32)" | together
     table karhunen-fixed "$out"/karhunen-fixed*/
 }
 
-# Sets `limit` and `estimate` for RUNS runs of equal time with SECONDS beside the training, PART of the time left: with BUDGET
-# train.max_seconds, to which the schedule is shortened.
+# Sets `limit` and `estimate` for RUNS runs of equal time with SECONDS beside the training, PART of
+# the time left: with BUDGET train.max_seconds, to which the schedule is shortened.
 timed() {
     limit= estimate=$2
     [ -n "${BUDGET:-}" ] || return 0
@@ -412,10 +462,12 @@ run_acs() {
         echo "acs-attention $all model.messages=attention"
         echo "acs-time30 $all model.time_frequency=30"
     } | together
-    for name in acs acs-fresh acs-attention acs-time30; do # the same flow once more; refined.json keeps what eval.json had
+    # the same flow once more; refined.json keeps what eval.json had
+    for name in acs acs-fresh acs-attention acs-time30; do
         if [ -f "$out/$name/eval.json" ] && [ ! -f "$out/$name/refined.json" ]; then
             cp "$out/$name/eval.json" "$out/$name/refined.json"
-            "$weft" run "$out/$name/recipe.conf" -o "$out/$name" --device "$device" -q --redo --set sample.steps=20 \
+            "$weft" run "$out/$name/recipe.conf" -o "$out/$name" --device "$device" \
+                -q --redo --set sample.steps=20 \
                 --set sample.refine_cycles=0 >>"$out/$name.txt" 2>&1 || failed "$name by Euler 20"
         fi
     done
@@ -446,7 +498,8 @@ run_paper() {
 as_long() {
     ms=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle" "$@")
     [ -n "$ms" ] || stop "leads: the timed training with $* failed"
-    awk -v updates="$base_updates" -v base="$alone" -v ms="$ms" 'BEGIN { print int(updates * base / ms) }'
+    awk -v updates="$base_updates" -v base="$alone" \
+        -v ms="$ms" 'BEGIN { print int(updates * base / ms) }'
 }
 width() { echo "model.node=$1 model.edge=$1 model.time=$1"; }
 run_leads() {
@@ -480,17 +533,21 @@ schedule() {
     name=$1:$4${5:+:$5} refine=${5:+--refine $5}
     if [ "$(left)" -lt 3 ]; then note "left out: $name" >&2 && return; fi
     # shellcheck disable=SC2086
-    if ! "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps "$4" $refine -o "$out/$name.safetensors" \
+    if ! "$weft" sample "$3" -n "${COUNT:-100}" --solver euler --steps "$4" $refine \
+        -o "$out/$name.safetensors" \
         --force --device "$device" -q >/dev/null ||
-        ! row=$("$weft" eval --zoo "$out/$1.safetensors" --nets "$out/$name.safetensors" --data "$recipes/$2" --name "$name" \
+        ! row=$("$weft" eval --zoo "$out/$1.safetensors" --nets "$out/$name.safetensors" \
+        --data "$recipes/$2" --name "$name" \
             --device "$device" -q --json); then
         failed "$name"
         return
     fi
-    printf '%s\n' "$(echo "$row" | tr -d '\n' | tr -s ' ')" # in one piece: others write to the same file
+    # in one piece: others write to the same file
+    printf '%s\n' "$(echo "$row" | tr -d '\n' | tr -s ' ')"
 }
 schedules() { # COLLECTION RECIPE FLOW
-    for how in "100 0.8,10,1" "100 0.9,30,1" "100" "10" "100 0.75,10" "100 0.8,30,1" "100 0.9,60,1" "100 0.7,10,1" "100 0.85,20,1" \
+    for how in "100 0.8,10,1" "100 0.9,30,1" "100" "10" "100 0.75,10" "100 0.8,30,1" \
+        "100 0.9,60,1" "100 0.7,10,1" "100 0.85,20,1" \
         "100 0.9,10,1" "100 0.6,10,1" "100 0.8,20,2" "10 0.9,30,1" "5" "100 0.95,60,1"; do
         echo "$1 $2 $3 $how"
     done
@@ -499,7 +556,8 @@ schedules() { # COLLECTION RECIPE FLOW
 best() {
     for run in "$out"/base/ "$out"/only-*/ "$out"/lead-*/ "$out"/sweep-*/; do
         [ -f "$run/eval.json" ] || continue
-        echo "$(tr -d '\n ' <"$run/eval.json" | sed 's/.*"name":"gmn",//; s/"jws_std.*//; s/.*"jws"://; s/,.*//') $run"
+        echo "$(tr -d '\n ' <"$run/eval.json" |
+            sed 's/.*"name":"gmn",//; s/"jws_std.*//; s/.*"jws"://; s/,.*//') $run"
     done | sort -rn | head -n 1 | cut -d ' ' -f 2
 }
 run_refinement() {
@@ -516,12 +574,14 @@ run_refinement() {
     sed "s/$scores$near/\1 \2 \3 \4 \5 \6 \7/" "$out/refinement.jsonl"
 }
 
-# --- the paper's grid of rivals, and its scaling experiment ------------------------------------------
+# --- the paper's grid of rivals, and its scaling experiment ---------------------------------------
 
-# Configurations, a line each: NAME RECIPE [SECTION.KEY=VALUE ...]. Everything else is as in the recipe.
+# Configurations, a line each: NAME RECIPE [SECTION.KEY=VALUE ...]. Everything else is as in the
+# recipe.
 mnist_grid() {
     echo "mnist-mlp mnist-mlp train.batch=64"
-    for one in "256 1e-3 cosine 0.999" "256 5e-4 cosine 0.999" "368 1e-3 cosine 0.999" "368 5e-4 cosine 0.999" "368 3e-4 constant 0.9999"; do
+    for one in "256 1e-3 cosine 0.999" "256 5e-4 cosine 0.999" "368 1e-3 cosine 0.999" \
+        "368 5e-4 cosine 0.999" "368 3e-4 constant 0.9999"; do
         # shellcheck disable=SC2086
         set -- $one
         echo "mnist-dit-h$1-lr$2-$3-ema$4 mnist-dit train.batch=256 model.width=$1 train.lr=$2 train.schedule=$3 train.ema=$4"
@@ -538,7 +598,8 @@ mnist_grid() {
     for h in 104 160 224 232 320 328 1024; do
         more=
         [ "$h" = 1024 ] && more=" model.blocks=8 model.token=289" # what its printed size takes
-        for prior in kde gauss; do echo "mnist-sane-h$h-$prior mnist-sane-$prior train.batch=32 model.width=$h$more"; done
+        for prior in kde gauss
+        do echo "mnist-sane-h$h-$prior mnist-sane-$prior train.batch=32 model.width=$h$more"; done
     done
     echo "mnist-pdiff mnist-pdiff train.batch=50"
 }
@@ -555,7 +616,8 @@ cifar10_grid() {
     done
     echo "cifar10-dwf-b64-lr1e-4-aligned cifar10-dwf-aligned train.batch=64 train.lr=1e-4"
     for h in 640 1024; do
-        for prior in kde gauss; do echo "cifar10-sane-h$h-$prior cifar10-sane-$prior train.batch=32 model.width=$h"; done
+        for prior in kde gauss
+        do echo "cifar10-sane-h$h-$prior cifar10-sane-$prior train.batch=32 model.width=$h"; done
     done
     echo "cifar10-pdiff cifar10-pdiff train.batch=256"
 }
@@ -565,14 +627,16 @@ scaling() {
         recipe=karhunen-$method table=
         [ "$method" = gmn ] && recipe=../karhunen-paper
         case $method in dwf*) table=yes ;; esac
-        for n in $sizes; do echo "scaling-$method-$n $recipe train.batch=256 train.limit=$n${table:+ train.noise_table=$n}"; done
+        for n in $sizes
+        do echo "scaling-$method-$n $recipe train.batch=256 train.limit=$n${table:+ train.noise_table=$n}"; done
     done
 }
 
 rivals() {
     for set in mnist cifar10 digits; do
         case $set in digits) echo "$set-gmn $set-gmn" ;; *) echo "$set-gmn ../$set-paper" ;; esac
-        for method in mlp dit dwf dwf-aligned sane-kde sane-gauss pdiff; do echo "$set-$method $set-$method"; done
+        for method in mlp dit dwf dwf-aligned sane-kde sane-gauss pdiff
+        do echo "$set-$method $set-$method"; done
     done
 }
 
@@ -599,27 +663,32 @@ permutation() {
 }
 # The noise table of dwf has a vector for each network.
 origin() {
-    for one in "mlp 10000" "dit 1600" "dwf 20000 train.noise_table=$run_length" "dwf-aligned 20000 train.noise_table=$run_length" \
+    for one in "mlp 10000" "dit 1600" "dwf 20000 train.noise_table=$run_length" \
+        "dwf-aligned 20000 train.noise_table=$run_length" \
         "sane-kde 1500" "sane-gauss 1500" "pdiff 3000 model.vae_updates=$(part 1500)"; do
         # shellcheck disable=SC2086
         set -- $one
         aligned=
-        case $1 in *-aligned | sane-*) aligned="train.path=$out/trajectory-aligned.safetensors" ;; esac
-        echo "origin-$1 digits-$1 zoo.path=$out/trajectory.safetensors train.updates=$(part "$2") ${3:-} $aligned"
+        case $1 in *-aligned | sane-*) aligned="train.path=$out/trajectory-aligned.safetensors" \
+            ;; esac
+        echo "origin-$1 digits-$1 zoo.path=$out/trajectory.safetensors train.updates=$(part \
+            "$2") ${3:-} $aligned"
     done
 }
-# Networks of one training run: seed 1, network 0, after 21, 22 ... epochs. The rate is constant and all draws have addresses, so
-# each is a checkpoint of the same run.
+# Networks of one training run: seed 1, network 0, after 21, 22 ... epochs. The rate is constant and
+# all draws have addresses, so each is a checkpoint of the same run.
 run_length=${RUN_LENGTH:-200}
 trajectory() {
     [ -f "$out/trajectory-aligned.safetensors" ] && return
     mkdir -p "$out/trajectory"
     for epochs in $(seq 1021 $((1020 + run_length))); do # four digits: files in order
         [ -f "$out/trajectory/$epochs.safetensors" ] ||
-            "$weft" zoo train "$recipes/rivals/digits-dwf.conf" --seed 1 -n 1 --set zoo.epochs=$((epochs - 1000)) \
+            "$weft" zoo train "$recipes/rivals/digits-dwf.conf" --seed 1 -n 1 \
+            --set zoo.epochs=$((epochs - 1000)) \
                 -o "$out/trajectory/$epochs.safetensors" -q >/dev/null || exit 1
     done
-    "$weft" zoo merge "$out"/trajectory/*.safetensors -o "$out/trajectory.safetensors" --force -q >/dev/null || exit 1
+    "$weft" zoo merge "$out"/trajectory/*.safetensors -o "$out/trajectory.safetensors" \
+        --force -q >/dev/null || exit 1
     aligned_collection trajectory
 }
 
@@ -638,7 +707,8 @@ chosen() {
 # One aligned collection for all runs that want it: NAME
 aligned_collection() {
     [ -f "$out/$1-aligned.safetensors" ] ||
-        "$weft" align "$out/$1.safetensors" -o "$out/$1-aligned.safetensors" --device "$device" -q >&2
+        "$weft" align "$out/$1.safetensors" -o "$out/$1-aligned.safetensors" --device "$device" \
+        -q >&2
 }
 # Runs from stdin, with the collections that they take.
 with_collections() {
@@ -646,7 +716,8 @@ with_collections() {
         zoo=${recipe#../}
         zoo=${zoo%%-*}
         case $name in
-        permutation-*-aligned-*) collection rivals/digits-dwf.conf digits "$digits" >&2 && aligned_collection digits ;;
+        permutation-*-aligned-*) collection rivals/digits-dwf.conf digits "$digits" >&2 &&
+            aligned_collection digits ;;
         origin-*) trajectory >&2 ;;
         esac
         case $zoo in
@@ -654,13 +725,18 @@ with_collections() {
         karhunen) collection karhunen.conf karhunen "$karhunen" >&2 ;;
         digits) collection rivals/digits-dwf.conf digits "$digits" >&2 ;;
         cifar10)
-            [ -n "${CIFAR:-}" ] || { note "left out: $name; CIFAR names no collection" >&2 && continue; }
-            [ -f "$out/cifar10.safetensors" ] || ln -s "$(realpath "$CIFAR")" "$out/cifar10.safetensors"
+            [ -n "${CIFAR:-}" ] || { note "left out: $name; CIFAR names no collection" >&2 &&
+                continue; }
+            [ -f "$out/cifar10.safetensors" ] ||
+                ln -s "$(realpath "$CIFAR")" "$out/cifar10.safetensors"
             ;;
         esac
         paths="zoo.path=$out/$zoo.safetensors eval.controls=no"
-        [ ! -f "$out/$zoo-held-out.safetensors" ] || paths="$paths zoo.held_out_path=$out/$zoo-held-out.safetensors"
-        case $name:$recipe in origin-* | permutation-*) ;; *-aligned | *-sane-*) aligned_collection "$zoo" && paths="$paths train.path=$out/$zoo-aligned.safetensors" ;; esac
+        [ ! -f "$out/$zoo-held-out.safetensors" ] ||
+            paths="$paths zoo.held_out_path=$out/$zoo-held-out.safetensors"
+        case $name:$recipe in origin-* | permutation-*) ;; *-aligned | *-sane-*) \
+            aligned_collection "$zoo" &&
+            paths="$paths train.path=$out/$zoo-aligned.safetensors" ;; esac
         echo "$name 0 rivals/$recipe.conf $paths $(share_of "$recipe")$rest"
     done
 }
@@ -670,7 +746,8 @@ sizes_of() {
         set --
         for setting in $rest; do set -- "$@" --set "$setting"; done
         "$weft" model info "$recipes/rivals/$recipe.conf" "$@" --json -q |
-            awk -v name="$name" -F '[:,]' '/"parameters"/ { print name, $2 + 0; n = 1; exit } END { exit !n }' || exit 1
+            awk -v name="$name" -F '[:,]' \
+            '/"parameters"/ { print name, $2 + 0; n = 1; exit } END { exit !n }' || exit 1
     done
 }
 run_configurations() {
@@ -690,8 +767,10 @@ run_configurations() {
     rm -f "$out/failed"
     chosen "$list" "$@" | with_collections | together
     case $list in
-    grid | rivals) for set in mnist cifar10 digits karhunen; do methods_table "$list-$set" "$list" "$set-*"; done ;;
-    scaling) methods_table scaling scaling '*' --over train.limit --beside "$bench/paper_karhunen.json" ;;
+    grid | rivals) for set in mnist cifar10 digits karhunen
+    do methods_table "$list-$set" "$list" "$set-*"; done ;;
+    scaling) methods_table scaling scaling '*' --over train.limit \
+        --beside "$bench/paper_karhunen.json" ;;
     *) methods_table "$list" "$list" '*' ;;
     esac
     [ ! -e "$out/failed" ]
@@ -733,17 +812,20 @@ if [ "$jobs" -gt 1 ] && [ "$device" = cuda ] && command -v nvidia-cuda-mps-contr
     nvidia-cuda-mps-control -d && trap 'echo quit | nvidia-cuda-mps-control >/dev/null' EXIT
 fi
 export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
-[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations mnist-leads lstar leads refinement
+[ $# -gt 0 ] || set -- sweep mnist ablations alignment mnist-ablations mnist-leads lstar leads \
+    refinement
 # Weights of the experiments in the time; what one leaves over goes to those behind it.
 weight() {
-    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; mnist-ablations | mnist-alignment | mnist-leads | *-fresh | *-fixed | openml20 | acs | paper) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
+    case $1 in sweep) echo 30 ;; mnist) echo 25 ;; \
+        mnist-ablations | mnist-alignment | mnist-leads | *-fresh | *-fixed | openml20 | acs | paper) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
 }
 while [ $# -gt 0 ]; do
     asked=$* total=0
     for experiment in $asked; do total=$((total + $(weight "$experiment"))); done
     share=$(awk -v own="$(weight "$1")" -v total=$total 'BEGIN { print own / total }')
     note "== $1"
-    case "$asked " in *" refinement "*) export RESERVE=12 ;; *) RESERVE=0 ;; esac # seconds kept for it: it is cheap
+    # seconds kept for it: it is cheap
+    case "$asked " in *" refinement "*) export RESERVE=12 ;; *) RESERVE=0 ;; esac
     case $1 in
     sweep | mnist | alignment | ablations | lstar | leads | refinement) "run_$1" ;;
     mnist-ablations) run_mnist_ablations ;;

@@ -11,11 +11,14 @@ cd "$folder"
 load() { echo "load $(cut -d ' ' -f 1-3 /proc/loadavg): $1"; }
 # timed COMMAND...: on two cores; seconds of the clock and of the processors, then its last line.
 timed() {
-    /usr/bin/env bash -c 'TIMEFORMAT="  %R s, of the processors %U s + %S s"; time "$@" >out 2>err' sh taskset -c 0,1 "$@" 2>&1
+    /usr/bin/env bash \
+        -c 'TIMEFORMAT="  %R s, of the processors %U s + %S s"; time "$@" >out 2>err' sh taskset \
+        -c 0,1 "$@" 2>&1
     tail -n 1 out
 }
 
-echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), commit $(git -C "$here" rev-parse --short HEAD)"
+echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo |
+    head -n 1), commit $(git -C "$here" rev-parse --short HEAD)"
 git clone -q "$here" clone
 load "make demo in a fresh clone, without ccache"
 timed make -s -C clone demo CCACHE=
@@ -29,5 +32,6 @@ for arch in 2-16-3 64-16-8-10 64-64-32-10; do
     timed "$weft" fit $arch.safetensors --minutes 2 --data $data --scale standard -o $arch.flow
     grep -e '^field' -e '^training: ' -e warning -e '^training the flow: .* in ' err | sed 's/^/  /'
     "$weft" sample $arch.flow -n 100 -o $arch.nets -q >/dev/null
-    "$weft" eval --zoo $arch.safetensors --nets $arch.nets --data $data -q 2>/dev/null | sed -n 's/^networks  *100/  accuracy, IoU, WCS, JWS: /p'
+    "$weft" eval --zoo $arch.safetensors --nets $arch.nets --data $data -q 2>/dev/null |
+        sed -n 's/^networks  *100/  accuracy, IoU, WCS, JWS: /p'
 done

@@ -1,11 +1,14 @@
 #!/bin/sh
-# Several ranks and one GPU: what NCCL's way costs one rank, what a sum over ranks costs, two ranks that share the GPU.
+# Several ranks and one GPU: what NCCL's way costs one rank, what a sum over ranks costs, two ranks
+# that share the GPU.
 #
-#     bench/cuda_check.sh build ranks      where nvcc and mpicc are: makes $BUILD/gpu_ranks, which may be carried elsewhere
-#     bench/gpu_ranks.sh                   needs that folder, a GPU, mpirun and libnccl.so.2 (PyTorch's will do); no data;
-#                                          under 90 s, one table last
+#     bench/cuda_check.sh build ranks      where nvcc and mpicc are: makes $BUILD/gpu_ranks, which
+#                                          may be carried elsewhere
+#     bench/gpu_ranks.sh                   needs that folder, a GPU, mpirun and libnccl.so.2
+#                                          (PyTorch's will do); no data; under 90 s, one table last
 #
-# Ends with 1 where a row is not ok. Logs stay in $BUILD/gpu_ranks.log. For tests: PROGRAMS, RECIPE, BATCH, UPDATES, PRECISION.
+# Ends with 1 where a row is not ok. Logs stay in $BUILD/gpu_ranks.log. For tests: PROGRAMS, RECIPE,
+# BATCH, UPDATES, PRECISION.
 set -u
 programs=${PROGRAMS:-${BUILD:-build}/gpu_ranks}
 logs=${BUILD:-build}/gpu_ranks.log
@@ -55,27 +58,33 @@ run() {
     shift
     timeout -k 2 60 "$@" >"$name.said" 2>&1
     code=$?
-    [ $code -eq 0 ] || [ -n "$may_fail" ] || row FAILED "$name: exit code $code: $(tail -n 1 "$name.said" | cut -c 1-200)"
+    [ $code -eq 0 ] || [ -n "$may_fail" ] ||
+        row FAILED "$name: exit code $code: $(tail -n 1 "$name.said" | cut -c 1-200)"
     return $code
 }
 # train NAME RANKS OPTION...: a flow NAME.safetensors
 train() {
     label=$1 ranks=$2
     shift 2
-    run "$label" mpirun -n "$ranks" "$programs/weft" train ranks.conf -z zoo.safetensors -o "$label.safetensors" \
-        --device cuda --threads 2 -q --set train.optimizer=muon --set train.ema=0.999 --set train.log_every=1 "$@"
+    run "$label" mpirun -n "$ranks" "$programs/weft" train ranks.conf -z zoo.safetensors \
+        -o "$label.safetensors" \
+        --device cuda --threads 2 -q --set train.optimizer=muon --set train.ema=0.999 \
+        --set train.log_every=1 "$@"
 }
 fp32="--set train.precision=fp32 --set train.updates=$((updates / 10)) --set train.batch=$((batch / 4 + 1))"
 bf16="--set train.precision=$precision --set train.updates=$updates --set train.batch=$batch"
 long="--set train.precision=$precision --set train.schedule_updates=100000 --set train.batch=$batch"
 # per_update NAME: milliseconds of an update, over the second half of the log
 per_update() {
-    sed -n 's/.*"update":\([0-9]*\),.*"seconds":\([0-9.]*\).*/\1 \2/p' "$1.safetensors.log.jsonl" 2>/dev/null |
+    sed -n 's/.*"update":\([0-9]*\),.*"seconds":\([0-9.]*\).*/\1 \2/p' "$1.safetensors.log.jsonl" \
+        2>/dev/null |
         awk '{ u[NR] = $1; s[NR] = $2 }
             END { h = int((NR + 1) / 2); if (NR > 1) printf "%.2f", 1000 * (s[NR] - s[h]) / (u[NR] - u[h]) }'
 }
-losses() { sed -n 's/.*"update":\([0-9]*\),"loss":\([-0-9.e+]*\),.*/\1 \2/p' "$1.safetensors.log.jsonl" 2>/dev/null; }
-# near A B MOST: the largest relative difference of their losses; fails where it is more than MOST or they have not equal updates
+losses() { sed -n 's/.*"update":\([0-9]*\),"loss":\([-0-9.e+]*\),.*/\1 \2/p' \
+    "$1.safetensors.log.jsonl" 2>/dev/null; }
+# near A B MOST: the largest relative difference of their losses; fails where it is more than MOST
+# or they have not equal updates
 near() {
     losses "$1" >a && losses "$2" >b
     awk -v most="$3" 'NR == FNR { a[$1] = $2; n++; next }
@@ -94,41 +103,52 @@ if run loop "$programs/cuda_loop" nccl karhunen-lean; then
         row "$verdict" "one rank, $line (at most 1 wanted)"
     done <costs
 fi
-run "sums of one" env WEFT_NCCL=on "$programs/cuda_ranks" && row ok "sums of one rank over NCCL: below"
-run "sums of two" mpirun -n 2 "$programs/cuda_ranks" && row ok "sums of two ranks that share the GPU: below"
+run "sums of one" env WEFT_NCCL=on "$programs/cuda_ranks" &&
+    row ok "sums of one rank over NCCL: below"
+run "sums of two" mpirun -n 2 "$programs/cuda_ranks" &&
+    row ok "sums of two ranks that share the GPU: below"
 
 # --- flows of one rank, and of two that share the GPU
 if run zoo "$programs/weft" zoo train ranks.conf -o zoo.safetensors --device cuda -q; then
     # shellcheck disable=SC2086
-    { train alone-32 1 $fp32 && WEFT_NCCL=on train nccl-32 1 $fp32 && train two-32 2 $fp32 && train again-32 2 $fp32; }
+    { train alone-32 1 $fp32 && WEFT_NCCL=on train nccl-32 1 $fp32 && train two-32 2 $fp32 &&
+        train again-32 2 $fp32; }
     verdict=ok said=$(near alone-32 nccl-32 0) || verdict=FAILED
     row "$verdict" "one rank over NCCL, fp32: losses differ by $said (0 wanted)"
     verdict=ok said=$(near alone-32 two-32 1e-3) || verdict=FAILED
-    row "$verdict" "two ranks on the GPU, fp32: losses differ from those of one by $said (1e-3 at most)"
+    row "$verdict" \
+        "two ranks on the GPU, fp32: losses differ from those of one by $said (1e-3 at most)"
     verdict=ok said=$(near two-32 again-32 0) || verdict=FAILED
     row "$verdict" "two ranks again: losses differ by $said (0 wanted)"
     verdict=ok
-    grep -q "share a GPU on .*, which NCCL refuses: gradients go through host memory and MPI" two-32.said || verdict=FAILED
+    grep -q "share a GPU on .*, which NCCL refuses: gradients go through host memory and MPI" \
+        two-32.said || verdict=FAILED
     row "$verdict" "two ranks say that they go through host memory"
     # shellcheck disable=SC2086
     { train alone-16 1 $bf16 && WEFT_NCCL=on train nccl-16 1 $bf16 && train two-16 2 $bf16; }
-    row - "an update of $batch, ms: $(per_update alone-16) alone, $(per_update nccl-16) over NCCL, $(per_update two-16) by two ranks on the GPU"
+    row - "an update of $batch, ms: $(per_update alone-16) alone, $(per_update \
+        nccl-16) over NCCL, $(per_update two-16) by two ranks on the GPU"
     row - "losses of two in bf16 differ from those of one by $(near alone-16 two-16 1e9)"
 
     # --- faults: a run of two is stopped, then one of its ranks killed; one goes on, then three
     # rank_of RANK: its process
     rank_of() {
         for process in /proc/[0-9]*; do
-            cat "$process/environ" 2>/dev/null | tr '\0' '\n' | grep -qx "OMPI_COMM_WORLD_RANK=$1" || continue
-            tr '\0' ' ' <"$process/cmdline" | grep -q "weft train .*-o stopped.safetensors" && basename "$process"
+            cat "$process/environ" 2>/dev/null | tr '\0' '\n' |
+                grep -qx "OMPI_COMM_WORLD_RANK=$1" ||
+                continue
+            tr '\0' ' ' <"$process/cmdline" | grep -q "weft train .*-o stopped.safetensors" &&
+                basename "$process"
         done
     }
-    # fault NAME SIGNAL MOST RANK...: begins a long run, waits for its next update, signals those ranks
+    # fault NAME SIGNAL MOST RANK...: begins a long run, waits for its next update, signals those
+    # ranks
     fault() {
         case=$1 signal=$2 most=$3 before=$(losses stopped | wc -l) tries=0
         shift 3
         # shellcheck disable=SC2086
-        { may_fail=yes; train stopped 2 $long --set train.updates=100000; cp stopped.said "$case.said"; } &
+        { may_fail=yes; train stopped 2 $long --set train.updates=100000
+            cp stopped.said "$case.said"; } &
         job=$!
         while [ "$(losses stopped | wc -l)" -le "$before" ] && [ $tries -lt 400 ]; do
             sleep 0.1
@@ -141,7 +161,8 @@ if run zoo "$programs/weft" zoo train ranks.conf -o zoo.safetensors --device cud
         verdict=ok
         [ $took -le "$most" ] || verdict=FAILED
         "$programs/weft" verify stopped.safetensors >"$case.verified" 2>&1 || verdict=FAILED
-        row "$verdict" "$case: all have ended after $took ms ($most at most), the checkpoint is whole"
+        row "$verdict" \
+            "$case: all have ended after $took ms ($most at most), the checkpoint is whole"
     }
     # says NAME WORDS: in what that run said
     says() {

@@ -1,12 +1,14 @@
 #!/bin/sh
 # How soon a command that works on a GPU ends behind SIGTERM.
 #
-#     bench/gpu_signals.sh                 needs weft, built with CUDA, and a GPU; nothing else, no data; under a minute
+#     bench/gpu_signals.sh                 needs weft, built with CUDA, and a GPU; nothing else, no
+#                                          data; under a minute
 #     WEFT=PATH DEVICE=cpu bench/gpu_signals.sh
 #
-# Each command gets SIGTERM 3 s after its start (AFTER), in the midst of its work, and must end with 143 within 2 s (MOST).
-# Prints one table: command, seconds behind the signal, exit code, what it was doing. Ends with 1 where a row is not ok;
-# a command that had ended before its signal was not measured, which is not ok either.
+# Each command gets SIGTERM 3 s after its start (AFTER), in the midst of its work, and must end with
+# 143 within 2 s (MOST). Prints one table: command, seconds behind the signal, exit code, what it
+# was doing. Ends with 1 where a row is not ok; a command that had ended before its signal was not
+# measured, which is not ok either.
 set -u
 weft=${WEFT:-build/weft}
 case $weft in /*) ;; *) weft=$PWD/$weft ;; esac
@@ -32,7 +34,8 @@ blocks = 6
 [train]
 batch = 64'
 recipe narrow 64-64-64-10 'count = 256' 'epochs = 1' "$field"
-recipe wide 64-512-512-10 'count = 32' 'epochs = 1' '[model]' 'generator = dit' '[train]' 'batch = 8' \
+recipe wide 64-512-512-10 'count = 32' 'epochs = 1' '[model]' 'generator = dit' '[train]' \
+    'batch = 8' \
     'coupling = independent'
 recipe huge 64-1024-1024-10 'count = 64' 'epochs = 2000'
 recipe many 64-16-10 'count = 1000000' 'epochs = 200'
@@ -73,15 +76,20 @@ stops() {
         verdict="  FAILED: more than $most s"
     fi
     [ -z "$verdict" ] || status=1
-    printf '%-28s %4d.%03d %6d   %s%s\n' "$name" $((milliseconds / 1000)) $((milliseconds % 1000)) $code "$doing" "$verdict"
+    printf '%-28s %4d.%03d %6d   %s%s\n' "$name" $((milliseconds / 1000)) $((milliseconds % 1000)) \
+        $code "$doing" "$verdict"
 }
 stops "zoo train, 64-1024-1024-10" zoo train huge.conf -o huge.safetensors
 stops "zoo train, 64-16-10" zoo train many.conf -o many.safetensors
-stops "train, gmn, 64-64-64-10" train narrow.conf -z narrow.safetensors -o trained.safetensors --set train.updates=1000000
-stops "train, dit, 64-512-512-10" train wide.conf -z wide.safetensors -o dit.safetensors --set train.updates=1000000
+stops "train, gmn, 64-64-64-10" train narrow.conf -z narrow.safetensors -o trained.safetensors \
+    --set train.updates=1000000
+stops "train, dit, 64-512-512-10" train wide.conf -z wide.safetensors -o dit.safetensors \
+    --set train.updates=1000000
 stops "fit, 64-64-64-10" fit narrow.safetensors -m 5 -o fitted.safetensors
-stops "sample, dopri5, 64-64-64-10" sample flow.safetensors -n 4000 --tolerance 1e-7 -o drawn.safetensors
-stops "eval, 64-512-512-10" eval -z wide.safetensors --nets copies.safetensors --data digits --no-cache
+stops "sample, dopri5, 64-64-64-10" sample flow.safetensors -n 4000 --tolerance 1e-7 \
+    -o drawn.safetensors
+stops "eval, 64-512-512-10" eval -z wide.safetensors --nets copies.safetensors --data digits \
+    --no-cache
 left=$(find . -name '.*.tmp.*')
 if [ -n "$left" ]; then
     echo "FAILED: left behind: $left"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Where a training step's time goes on this machine's GPU, in LEASE=95 seconds at most: stages of the edge and node benchmarks
-# with right or wrong, step times, small batches, the kernels of a step with their times and what they use; one table last.
-# Programs are those of bench/cuda_check.sh build. OUT=FOLDER keeps the logs: eight files.
+# Where a training step's time goes on this machine's GPU, in LEASE=95 seconds at most: stages of
+# the edge and node benchmarks with right or wrong, step times, small batches, the kernels of a step
+# with their times and what they use; one table last. Programs are those of bench/cuda_check.sh
+# build. OUT=FOLDER keeps the logs: eight files.
 #     bench/kernels_lease.sh
 # What decides most comes first; a piece for which no time is left is named in the table.
 set -u
@@ -9,7 +10,8 @@ cd "$(dirname "$0")/.." || exit 1
 gpu=${BUILD:-build}/gpu
 for name in cuda_step cuda_loop edge_benchmark node_benchmark test_cuda_ops test_cuda_field; do
     [ -x "$gpu/$name" ] && continue
-    echo "kernels_lease.sh: not in $gpu: $name; make it where nvcc is: bench/cuda_check.sh build" >&2
+    echo "kernels_lease.sh: not in $gpu: $name; make it where nvcc is: bench/cuda_check.sh build" \
+        >&2
     exit 2
 done
 begun=$(date +%s) missed=
@@ -29,15 +31,18 @@ piece() {
         missed="$missed; $* (failed, or longer than $most s)"
     fi
 }
-# kernels LOG CASE LAYOUT: of a step, each with its time. details LOG CASE LAYOUT NAMES SKIPPED COUNT: so many launches of
-# these kernels, with all that ncu's sections say.
+# kernels LOG CASE LAYOUT: of a step, each with its time. details LOG CASE LAYOUT NAMES SKIPPED
+# COUNT: so many launches of these kernels, with all that ncu's sections say.
 kernels() {
-    piece 25 "$1" ncu --clock-control none --print-units base --metrics gpu__time_duration.sum --csv --page raw \
+    piece 25 "$1" ncu --clock-control none --print-units base --metrics gpu__time_duration.sum \
+        --csv --page raw \
         "$gpu/cuda_step" "$2" "$3" bf16
 }
 details() {
-    piece 25 "$1" ncu --clock-control none --print-units base --csv --page raw -k "regex:$4" -s "$5" -c "$6" \
-        --section SpeedOfLight --section SchedulerStats --section WarpStateStats --section InstructionStats \
+    piece 25 "$1" ncu --clock-control none --print-units base --csv --page raw -k "regex:$4" \
+        -s "$5" -c "$6" \
+        --section SpeedOfLight --section SchedulerStats --section WarpStateStats \
+        --section InstructionStats \
         --section LaunchStats "$gpu/cuda_step" "$2" "$3" bf16
 }
 piece 25 benchmarks "$gpu/edge_benchmark"
@@ -46,7 +51,8 @@ piece 20 steps "$gpu/cuda_step" lean
 kernels kernels-karhunen karhunen lean
 piece 15 steps "$gpu/cuda_loop" brief karhunen-lean:56
 kernels kernels-mnist mnist lean
-piece 20 tests env WEFT_TEST_FILTER=test_bf16 WEFT_TEST_CASES='node_tables-*,lean_nodes-*' "$gpu/test_cuda_ops"
+piece 20 tests env WEFT_TEST_FILTER=test_bf16 WEFT_TEST_CASES='node_tables-*,lean_nodes-*' \
+    "$gpu/test_cuda_ops"
 piece 20 tests env WEFT_TEST_FILTER=test_lean_nodes "$gpu/test_cuda_field"
 piece 20 steps "$gpu/cuda_step" lstar
 details details-karhunen karhunen lean 'node_tables|lean_(forward|backward|nodes)' 15 18

@@ -1,6 +1,7 @@
 #!/bin/sh
 # weft beside PyTorch in one run, on the same cores: bench/run.sh [SECONDS], 3 for each measurement.
-# Without SKYLAKEX OpenBLAS 0.3.21 takes new CPUs for old ones; the name is harmless where there is no AVX-512.
+# Without SKYLAKEX OpenBLAS 0.3.21 takes new CPUs for old ones; the name is harmless where there is
+# no AVX-512.
 build=${BUILD:-build} python=${PYTHON:-/usr/bin/python3}
 seconds=${1:-3} threads=${WEFT_THREADS:-$(nproc)}
 out=$(mktemp -d) || exit 1

@@ -18,7 +18,8 @@ trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$scratch"' EXIT
 environment() {
     local folder=$1 name=python/tests/$2 wanted
     local install=("$folder/bin/pip" install --no-compile -r "$name.txt")
-    ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || install+=(-c "$name.lock")
+    ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
+        install+=(-c "$name.lock")
     wanted=$(cat "$name".*; "$python" --version)
     [ "$(cat "$folder/made-of" 2>/dev/null)" = "$wanted" ] && return
     rm -rf "$folder"

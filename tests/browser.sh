@@ -11,15 +11,18 @@ fi
 page=$root/runs/demo/report.html
 if [ ! -s "$page" ]; then
     page=$scratch/run/report.html
-    "$weft" run tests/cli/tiny.conf -o "$scratch/run" -q >/dev/null || fail "tiny run" "weft run failed"
+    "$weft" run tests/cli/tiny.conf -o "$scratch/run" -q >/dev/null ||
+        fail "tiny run" "weft run failed"
 fi
 
 # shot NAME OPTION...: a picture of the page in $scratch/NAME.png, the browser's words in NAME.log.
 shot() {
     name=$1
     shift
-    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --enable-logging=stderr --v=0 \
-        --user-data-dir="$scratch/profile" --window-size=1160,2000 --screenshot="$scratch/$name.png" "$@" "file://$page" \
+    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --enable-logging=stderr \
+        --v=0 \
+        --user-data-dir="$scratch/profile" --window-size=1160,2000 \
+        --screenshot="$scratch/$name.png" "$@" "file://$page" \
         >"$scratch/$name.log" 2>&1
 }
 # Decodes the picture with zlib alone: size, and how many different colours and rows it has.
@@ -70,11 +73,13 @@ shot dark --force-dark-mode --blink-settings=preferredColorScheme=0
 check "dark is drawn" look "$scratch/dark.png"
 check "dark differs" test -n "$(cmp "$scratch/light.png" "$scratch/dark.png" 2>&1)"
 check "nothing on the console" sh -c "! grep -i 'CONSOLE' '$scratch/light.log'"
-"$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$scratch/profile" --dump-dom "file://$page" >"$scratch/dom" 2>/dev/null
+"$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$scratch/profile" \
+    --dump-dom "file://$page" >"$scratch/dom" 2>/dev/null
 check "the document is whole" grep -q "refers to nothing outside itself" "$scratch/dom"
 check "no outside reference" sh -c "! grep -E '(src|href)=\"(https?:|//)' '$page'"
 check "no script" sh -c "! grep -qi '<script' '$page'"
-# overflow WIDTH: "fits", or what reaches beyond a frame of that width; tables may scroll, plots may not.
+# overflow WIDTH: "fits", or what reaches beyond a frame of that width; tables may scroll, plots may
+# not.
 overflow() {
     cat >"$scratch/frame.html" <<HTML
 <iframe id="f" style="width:$1px;height:900px;border:0" src="file://$page"></iframe><pre id="o">not loaded</pre>
@@ -99,7 +104,8 @@ for width in 390 820 1280; do
     check "nothing is clipped at $width pixels" test "$(overflow $width)" = fits
 done
 # A name that is longer than a phone is wide.
-"$weft" run tests/cli/tiny.conf -o "$scratch/long" -q --set report.title=a_collection_of_networks_and_its_flow.safetensors >/dev/null
+"$weft" run tests/cli/tiny.conf -o "$scratch/long" \
+    -q --set report.title=a_collection_of_networks_and_its_flow.safetensors >/dev/null
 page=$scratch/long/report.html
 check "a long name is not clipped" test "$(overflow 390)" = fits
 [ -z "$WEFT_SCREENSHOT" ] || cp "$scratch/light.png" "$WEFT_SCREENSHOT"

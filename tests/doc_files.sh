@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The files that commands of the documents are given: collections, flows, runs and tables as small as
-# they can be. tests/doc_blocks.py runs it once, in an empty folder; WEFT_RECIPES is ./recipes then, so
-# that a recipe named digits or karhunen is the small one made here.
+# The files that commands of the documents are given: collections, flows, runs and tables as small
+# as they can be. tests/doc_blocks.py runs it once, in an empty folder; WEFT_RECIPES is ./recipes
+# then, so that a recipe named digits or karhunen is the small one made here.
 set -euo pipefail
 
 mkdir recipes
@@ -38,7 +38,8 @@ cp recipes/digits.conf my.conf
 export WEFT_RECIPES=$PWD/recipes
 
 weft zoo train digits -o digits.safetensors -q
-for name in zoo mine nets a b part1 part2 fit good net0; do cp digits.safetensors $name.safetensors; done
+for name in zoo mine nets a b part1 part2 fit good net0; do cp digits.safetensors $name.safetensors
+done
 weft zoo export digits.safetensors --all -o checkpoints/ --format pt -q >/dev/null
 weft zoo export digits.safetensors -i 3 -o net.pt -q >/dev/null
 mkdir -p runs/1 runs/2 more/deep
@@ -70,18 +71,22 @@ awk 'BEGIN {
 
 # Two domains with one architecture, two tasks with their manifest.
 for name in letter banknote; do cp digits.safetensors $name.safetensors; done
-sed 's/^name = digits/name = moons/; s/^arch = .*/arch = 2-6-2/' recipes/digits.conf | tee ca.conf >pr.conf
+sed 's/^name = digits/name = moons/; s/^arch = .*/arch = 2-6-2/' recipes/digits.conf |
+    tee ca.conf >pr.conf
 weft zoo train ca.conf -o ca.safetensors -q >/dev/null
 weft zoo train pr.conf --first 60 -o pr.safetensors -q >/dev/null
 sed 's/^blocks = 1/&\ncond = mlp/; s/^batch = 4/&\ncond_drop = 0.1/' ca.conf >acs.conf
 sed 's/^blocks = 1/&\ncond = linear/' recipes/digits.conf >tasks.conf
-printf '[letter]\nzoo = letter.safetensors\n[banknote]\nzoo = banknote.safetensors\n' >tasks.manifest
+printf '[letter]\nzoo = letter.safetensors\n[banknote]\nzoo = banknote.safetensors\n' \
+    >tasks.manifest
 
 weft train digits --zoo digits.safetensors -o flow.safetensors -q >/dev/null
-weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond "0;1" -o domains.safetensors -q >/dev/null
+weft train acs.conf --zoo ca.safetensors,pr.safetensors --cond "0;1" -o domains.safetensors \
+    -q >/dev/null
 weft train tasks.conf --manifest tasks.manifest -o tasks.safetensors -q >/dev/null
 weft sample flow.safetensors -n 12 --width 1.5 -o wide.safetensors -q >/dev/null
 
 weft run digits -q >/dev/null
 for name in demo adamw muon digits-a digits-b; do cp -r runs/digits runs/$name; done
-for limit in 20 30; do weft run digits -o runs/sweep-$limit --set train.limit=$limit -q >/dev/null; done
+for limit in 20 30; do weft run digits -o runs/sweep-$limit --set train.limit=$limit -q >/dev/null
+done

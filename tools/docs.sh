@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the documentation site: build/site. Stages docs/ in build/docs, adds the pages that are made
-# from the sources, and runs mkdocs with every warning an error. Needs the network once, for
+# Builds the documentation site: build/site. Stages docs/ in build/docs, adds the pages that are
+# made from the sources, and runs mkdocs with every warning an error. Needs the network once, for
 # mkdocs-material in a virtual environment of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +22,8 @@ sed 's#\](docs/#](#g' README.md >build/docs/index.md
 tools/results_index.py docs/results/*.md >build/docs/results.md
 NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --quiet --strict
 # A page that is served must not reach out: no script, style, font or picture of another host.
-if grep -rnoE '(src|href)="(https?:)?//[^"]*\.(js|css|woff2?|png|svg)"' build/site --include='*.html'; then
+if grep -rnoE '(src|href)="(https?:)?//[^"]*\.(js|css|woff2?|png|svg)"' build/site \
+    --include='*.html'; then
     echo "build/site refers to files of other hosts" >&2
     exit 1
 fi

@@ -36,7 +36,8 @@ messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
 tries=60 # of 5 s: another program, such as the system's own upgrades, may be using apt
 until { $apt update -qq && $command -qq; } >/dev/null 2>"$messages"; do
-    if ! grep -qi 'could not get lock\|unable to lock' "$messages" || [ $((tries -= 1)) -eq 0 ]; then
+    if ! grep -qi 'could not get lock\|unable to lock' "$messages" || [ $((tries -= 1)) -eq 0 ]
+    then
         cat "$messages" >&2
         echo "Could not install:$missing. Install them by hand and run make again." >&2
         exit 1

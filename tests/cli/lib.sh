@@ -1,4 +1,5 @@
-# What every command-line test sources: the program, a scratch folder, and checks that print ok/not ok lines.
+# What every command-line test sources: the program, a scratch folder, and checks that print ok/not
+# ok lines.
 weft=${BUILD:-build}/weft
 case $weft in /*) ;; *) weft=$PWD/$weft ;; esac
 root=$PWD
@@ -15,7 +16,8 @@ fail() {
 check() {
     name=$1
     shift
-    if "$@" >"$scratch/check.out" 2>&1; then pass "$name"; else fail "$name" "$*: $(tail -n 3 "$scratch/check.out")"; fi
+    if "$@" >"$scratch/check.out" 2>&1; then pass "$name"
+    else fail "$name" "$*: $(tail -n 3 "$scratch/check.out")"; fi
 }
 # expect NAME CODE WORDS COMMAND...: the exit code, and WORDS on stderr (or stdout).
 expect() {

@@ -10,9 +10,11 @@ check version-json is_json "$scratch/version.json"
 expect no-command 2 "usage: weft COMMAND" "$weft"
 expect unknown-command 2 "did you mean weft version" "$weft" vresion
 expect unknown-option 2 "did you mean --json" "$weft" version --jsno
-expect unknown-sub-command 2 "unknown command zoo trian; did you mean weft zoo train?" "$weft" zoo trian
+expect unknown-sub-command 2 "unknown command zoo trian; did you mean weft zoo train?" "$weft" zoo \
+    trian
 expect unknown-group 2 "unknown command zoos train; did you mean weft zoo train?" "$weft" zoos train
-expect far-sub-command 2 "unknown command zoo foo; weft help zoo lists those there are" "$weft" zoo foo
+expect far-sub-command 2 "unknown command zoo foo; weft help zoo lists those there are" "$weft" \
+    zoo foo
 expect recipes 2 "weft help recipes lists them" "$weft" recipes
 expect help-unknown 2 "did you mean weft data fetch?" "$weft" help data ftech
 for words in -V --version "run -V" "-q version"; do
@@ -22,7 +24,8 @@ expect option-before 0 '"version"' "$weft" --threads 1 --json version
 expect option-before-help 0 "usage: weft zoo train" "$weft" -h zoo train
 expect option-before-unknown 2 "did you mean --json" "$weft" --jsno version
 expect options-alone 2 "usage: weft COMMAND" "$weft" -q
-expect setting-option 2 '--solver is "eluer"; allowed is euler, heun, rk4, dopri5' "$weft" sample f --solver eluer
+expect setting-option 2 '--solver is "eluer"; allowed is euler, heun, rk4, dopri5' "$weft" sample \
+    f --solver eluer
 expect setting-range 2 '--steps is "0"; allowed is a whole number from 1' "$weft" sample f --steps 0
 expect far-option 2 "unknown option --zzzzzzzz" "$weft" version --zzzzzzzz
 expect value-missing 2 "--threads needs a value" "$weft" version --threads
@@ -37,9 +40,11 @@ expect leading-option 2 "unknown option --sed; did you mean --seed?" "$weft" --s
 expect leading-value 2 "unknown command zoos" "$weft" --seed 3 --threads=1 zoos
 expect second-word 2 "did you mean weft zoo import" "$weft" import checkpoints
 expect second-word-slip 2 "did you mean weft zoo import" "$weft" imprt checkpoints
-expect second-word-of-many 2 "did you mean weft zoo info, weft flow info, weft data info, weft model info" "$weft" info zoo
+expect second-word-of-many \
+    2 "did you mean weft zoo info, weft flow info, weft data info, weft model info" "$weft" info zoo
 expect longer-word 2 "did you mean weft eval?" "$weft" evaluate
-check "CHANGELOG.md begins with this version" test "$("$weft" version | sed -n '1s/weft //p')" = "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)"
+check "CHANGELOG.md begins with this version" test "$("$weft" version |
+    sed -n '1s/weft //p')" = "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)"
 expect help-unknown 2 "unknown command nonsense" "$weft" help nonsense
 expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"
 
@@ -49,10 +54,12 @@ while read -r words; do
     # shellcheck disable=SC2086
     "$weft" help $words >"$scratch/by-help" && "$weft" $words --help >"$scratch/by-option"
     check "help $words" cmp "$scratch/by-help" "$scratch/by-option"
-    check "examples $words" test "$(sed '1,/^examples:/d' "$scratch/by-help" | grep -c '^  weft ')" -ge 2
+    check "examples $words" test "$(sed '1,/^examples:/d' "$scratch/by-help" |
+        grep -c '^  weft ')" -ge 2
 done <"$scratch/names"
 [ -s "$scratch/names" ] || fail "command list" "weft help --markdown lists no command"
 
 "$weft" help --markdown >"$scratch/commands.md"
-check "docs/commands.md is current (weft help --markdown > docs/commands.md)" cmp "$scratch/commands.md" docs/commands.md
+check "docs/commands.md is current (weft help --markdown > docs/commands.md)" cmp \
+    "$scratch/commands.md" docs/commands.md
 finish

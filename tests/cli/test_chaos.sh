@@ -13,7 +13,8 @@ build=${BUILD:-build}
 not_sanitized "make chaos-long runs one under faults"
 if [ "$(uname -m)" != x86_64 ]; then
     echo "skip chaos: the shim knows x86-64 alone"
-elif ! make -s NVCC= BUILD="$build" "$build/chaos/shim.so" "$build/weft-cpu" >"$scratch/check.out" 2>&1; then
+elif ! make -s NVCC= BUILD="$build" "$build/chaos/shim.so" "$build/weft-cpu" >"$scratch/check.out" \
+    2>&1; then
     fail "the shim" "$(cat "$scratch/check.out")"
 else
     check "a few cases of each fault" campaign --commands zoo-export,sample --each 4

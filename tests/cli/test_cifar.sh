@@ -2,7 +2,8 @@
 # CIFAR-10 itself, where WEFT_DATA has it (as xz, unpacked once into the build folder).
 . tests/cli/lib.sh
 expect paper-field 0 "78,243,466 parameters" "$weft" model info recipes/cifar10-paper.conf
-expect lean-field 0 "19,450 parameters as a graph of 113 nodes" "$weft" model info recipes/cifar10.conf
+expect lean-field 0 "19,450 parameters as a graph of 113 nodes" "$weft" model info \
+    recipes/cifar10.conf
 expect small-field 0 "830 parameters" "$weft" model info recipes/digits-cnn.conf
 not_sanitized "cli/test_cnn.sh reads small files of that format"
 data=${BUILD:-build}/data/cifar-10

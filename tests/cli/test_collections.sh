@@ -4,7 +4,8 @@
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 
-value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"; }
+value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"
+    }
 count() { "$weft" zoo info "$1" --json -q >count.json && value count.json count; }
 
 "$weft" zoo train "$recipe" -o zoo.safetensors -q >/dev/null # 40 networks
@@ -27,12 +28,15 @@ check head "$weft" zoo head zoo.safetensors -n 4 -o head.safetensors -q
 check "the head is a subset" cmp head.safetensors same.safetensors
 expect head-all 0 "40 of 40" "$weft" zoo head zoo.safetensors -n 400 -o whole.safetensors -q
 
-check split "$weft" zoo split zoo.safetensors -n 10 -o fit.safetensors --held-out held.safetensors -q
+check split "$weft" zoo split zoo.safetensors -n 10 -o fit.safetensors --held-out held.safetensors \
+    -q
 check split-fit test "$(count fit.safetensors)" = 30
 check split-held test "$(count held.safetensors)" = 10
-"$weft" zoo split zoo.safetensors -n 10 --seed 5 -o fit2.safetensors --held-out held2.safetensors -q >/dev/null
+"$weft" zoo split zoo.safetensors -n 10 --seed 5 -o fit2.safetensors --held-out held2.safetensors \
+    -q >/dev/null
 check "another seed draws others" sh -c '! cmp -s held.safetensors held2.safetensors'
-expect split-none 2 "both parts" "$weft" zoo split zoo.safetensors --fraction 0.001 -o x.safetensors --held-out y.safetensors
+expect split-none 2 "both parts" "$weft" zoo split zoo.safetensors --fraction 0.001 \
+    -o x.safetensors --held-out y.safetensors
 expect split-where 2 "--held-out" "$weft" zoo split zoo.safetensors -o x.safetensors
 
 check merge "$weft" zoo merge fit.safetensors held.safetensors -o merged.safetensors -q
@@ -44,11 +48,13 @@ import json
 a, b = (json.load(open(p))["tests"][0] for p in ("merged.json", "whole.json"))
 assert abs(a["mean"] - b["mean"]) < 1e-6 and a["max"] == b["max"] and a["name"] == b["name"]'
 "$weft" zoo train "$recipe" --set zoo.arch=2-5-3 -n 3 -o other.safetensors -q >/dev/null
-expect merge-shapes 3 "one architecture" "$weft" zoo merge zoo.safetensors other.safetensors -o x.safetensors
+expect merge-shapes 3 "one architecture" "$weft" zoo merge zoo.safetensors other.safetensors \
+    -o x.safetensors
 
 # A network that is not finite, one that is there twice.
 mkdir folder
-for i in 0 1 2; do "$weft" zoo export zoo.safetensors -i $i -o folder/net$i.safetensors -q >/dev/null; done
+for i in 0 1 2; do "$weft" zoo export zoo.safetensors -i $i -o folder/net$i.safetensors \
+    -q >/dev/null; done
 cp folder/net1.safetensors folder/net9-again.safetensors
 python3 - <<'PY'
 import json, math, struct
@@ -77,15 +83,19 @@ check "the best are the best" python3 -c '
 import json
 best, all = (json.load(open(p))["tests"][0] for p in ("best.json", "whole.json"))
 assert best["max"] == all["max"] and best["min"] >= all["mean"]'
-expect filter-score 2 "no network" "$weft" zoo filter zoo.safetensors --max-score 0 -o x.safetensors -q
-expect filter-percent 2 "allowed is 0 to 1" "$weft" zoo filter zoo.safetensors --min-score 90 -o x.safetensors -q
+expect filter-score 2 "no network" "$weft" zoo filter zoo.safetensors --max-score 0 \
+    -o x.safetensors -q
+expect filter-percent 2 "allowed is 0 to 1" "$weft" zoo filter zoo.safetensors --min-score 90 \
+    -o x.safetensors -q
 expect filter-no-scores 2 "--data" "$weft" zoo filter mine.safetensors --best 2 -o x.safetensors -q
-check filter-data "$weft" zoo filter good.safetensors --best 2 --data "$recipe" -o two.safetensors -q
+check filter-data "$weft" zoo filter good.safetensors --best 2 --data "$recipe" -o two.safetensors \
+    -q
 expect filter-nothing 2 "say what stays" "$weft" zoo filter zoo.safetensors -o x.safetensors
 
 # Out again: one file, the best, all of them, under their names.
 "$weft" zoo export good.safetensors --all -o exported --json -q >exported.json
-check export-all-names test -e exported/net0.safetensors -a -e exported/net1.safetensors -a -e exported/net2.safetensors
+check export-all-names test -e exported/net0.safetensors -a -e exported/net1.safetensors \
+    -a -e exported/net2.safetensors
 check export-all-json python3 -c '
 import json
 out = json.load(open("exported.json"))
@@ -95,7 +105,8 @@ check export-best "$weft" zoo export zoo.safetensors --best 2 -o best --format p
 check export-best-files test "$(ls best | wc -l)" = 2
 expect export-both 2 "one of --index" "$weft" zoo export zoo.safetensors --best 2 --all -o x -q
 expect export-file 2 "need a folder" "$weft" zoo export zoo.safetensors --all -o a.safetensors
-expect export-one-name 2 "3 networks need a folder, one file each: -o three/ --format pt" "$weft" zoo export zoo.safetensors -i 0-2 -o three.pt
+expect export-one-name 2 "3 networks need a folder, one file each: -o three/ --format pt" "$weft" \
+    zoo export zoo.safetensors -i 0-2 -o three.pt
 check "nothing is made then" test ! -e three.pt
 expect export-ending 2 ".onnx" "$weft" zoo export zoo.safetensors -o net.onnx
 check export-pt "$weft" zoo export zoo.safetensors -i 5 -o five.pt -q
@@ -108,24 +119,30 @@ check "a network is the same after .pt" test "$(value twice.json duplicates)" = 
 # Where files come from: patterns, single files, folders below, what trainers leave.
 check import-pattern "$weft" zoo import 'folder/net?.safetensors' -a relu -o pattern.safetensors -q
 check import-pattern-count test "$(count pattern.safetensors)" = 3
-check import-files "$weft" zoo import folder/net2.safetensors folder/net0.safetensors -a relu -o files.safetensors -q
+check import-files "$weft" zoo import folder/net2.safetensors folder/net0.safetensors -a relu \
+    -o files.safetensors -q
 check import-files-count test "$(count files.safetensors)" = 2
-expect import-no-match 3 "no file matches" "$weft" zoo import 'folder/*.pth' -a relu -o x.safetensors -q
+expect import-no-match 3 "no file matches" "$weft" zoo import 'folder/*.pth' -a relu \
+    -o x.safetensors -q
 mkdir -p runs/run1 runs/run2 runs/run10
 for i in 1 2 10; do
     cp folder/net0.safetensors runs/run$i/model.safetensors
     cp five.pt runs/run$i/optimizer.pt
     echo '{}' >runs/run$i/config.json
 done
-expect import-subfolders 3 "as runs/run1/model.safetensors; give --recursive" "$weft" zoo import runs -a relu -o x.safetensors -q
+expect import-subfolders 3 "as runs/run1/model.safetensors; give --recursive" "$weft" zoo import \
+    runs -a relu -o x.safetensors -q
 "$weft" zoo import runs --recursive -a relu -o runs.safetensors -q >/dev/null
 check import-recursive test "$(count runs.safetensors)" = 3
 echo a,b,kind >table.csv
-expect import-table 3 "table.csv: no file of a network: neither safetensors nor torch.save; a table of examples goes behind --data" "$weft" zoo import table.csv -a relu -o x.safetensors
+expect import-table \
+    3 "table.csv: no file of a network: neither safetensors nor torch.save; a table of examples goes behind --data" "$weft" zoo import table.csv -a relu -o x.safetensors
 check eval-folders "$weft" eval --zoo zoo.safetensors --nets runs --csv runs.csv
 check eval-folders-all test "$(wc -l <runs.csv)" = 4
-expect no-ending 3 "there is no file runs/../zoo; did you mean runs/../zoo.safetensors?" "$weft" zoo info runs/../zoo
-expect no-ending-nets 3 "there is no file pattern; did you mean pattern.safetensors?" "$weft" eval --zoo zoo.safetensors --nets pattern
+expect no-ending 3 "there is no file runs/../zoo; did you mean runs/../zoo.safetensors?" "$weft" \
+    zoo info runs/../zoo
+expect no-ending-nets 3 "there is no file pattern; did you mean pattern.safetensors?" "$weft" eval \
+    --zoo zoo.safetensors --nets pattern
 check import-hugging "$weft" zoo import runs/run1 runs/run2/ -a relu -o hugging.safetensors -q
 "$weft" zoo export runs.safetensors --all -o again --json -q >again.json
 check "names are paths, in natural order" python3 -c '
@@ -141,6 +158,7 @@ cp five.pt five.ckpt
 cp five.pt five.bin
 check import-ckpt "$weft" zoo import five.ckpt five.bin -a relu -o ckpt.safetensors -q
 echo hello >broken.pt
-expect import-broken 3 "not a file of torch.save" "$weft" zoo import broken.pt -a relu -o x.safetensors
+expect import-broken 3 "not a file of torch.save" "$weft" zoo import broken.pt -a relu \
+    -o x.safetensors
 check "nothing is left behind by import" test ! -e x.safetensors
 finish

@@ -4,7 +4,8 @@
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 
-value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"; }
+value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"
+    }
 
 "$weft" zoo train "$recipe" -o zoo.safetensors --json -q >zoo.json
 check zoo-train-json is_json zoo.json
@@ -20,37 +21,48 @@ check zoo-info-json is_json info.json
 check zoo-info-count test "$(value info.json count)" = 40
 check zoo-info-duplicates test "$(value info.json duplicates)" = 0
 mkdir folder
-for i in 0 1 2; do "$weft" zoo export zoo.safetensors -i $i -o folder/net$i.safetensors >/dev/null; done
+for i in 0 1 2; do "$weft" zoo export zoo.safetensors -i $i -o folder/net$i.safetensors >/dev/null
+done
 "$weft" zoo import folder -a relu -o mine.safetensors --json >import.json
 check zoo-import-json is_json import.json
 check zoo-import-networks test "$(value import.json networks)" = 3
 "$weft" zoo export mine.safetensors -i 1 -o d.safetensors >/dev/null
 "$weft" eval --zoo zoo.safetensors --nets mine.safetensors --json -q --no-cache >copies.json
-check "imported copies have WCS 1" python3 -c 'import json; assert json.load(open("copies.json"))["wcs_mean"] > 0.9999'
+check "imported copies have WCS 1" python3 \
+    -c 'import json; assert json.load(open("copies.json"))["wcs_mean"] > 0.9999'
 
 "$weft" train "$recipe" --zoo zoo.safetensors -o flow.safetensors --json -q >train.json
 check train-json is_json train.json
 check train-updates test "$(value train.json updates)" = 40
 check "resolved recipe beside the flow" "$weft" model info flow.safetensors.recipe.conf
 check sample "$weft" sample flow.safetensors -n 6 -o nets.safetensors --solver euler --steps 4 -q
-"$weft" sample flow.safetensors -n 6 -o refined.safetensors --direct direct.safetensors --solver heun --steps 3 \
+"$weft" sample flow.safetensors -n 6 -o refined.safetensors --direct direct.safetensors \
+    --solver heun --steps 3 \
     --refine 0.5,2 --json -q >sample.json
 check sample-json is_json sample.json
-"$weft" sample flow.safetensors -n 6 -o jumps.safetensors --solver heun --steps 3 --refine 0.5,4,1 --json -q >jumps.json
+"$weft" sample flow.safetensors -n 6 -o jumps.safetensors --solver heun --steps 3 --refine 0.5,4,1 \
+    --json -q >jumps.json
 check sample-jumps test "$(value jumps.json evaluations)" = 10.0 # 3 steps of 2, then 4 of 1
-expect sample-bad-jumps 2 "T,K,S" "$weft" sample flow.safetensors -o x.safetensors --refine 0.5,4,1.5
-"$weft" sample flow.safetensors -n 2 --first 4 -o late.safetensors --solver euler --steps 4 -q >/dev/null
+expect sample-bad-jumps 2 "T,K,S" "$weft" sample flow.safetensors -o x.safetensors \
+    --refine 0.5,4,1.5
+"$weft" sample flow.safetensors -n 2 --first 4 -o late.safetensors --solver euler --steps 4 \
+    -q >/dev/null
 "$weft" zoo export nets.safetensors -i 5 -o e.safetensors >/dev/null
 "$weft" zoo export late.safetensors -i 1 -o f.safetensors >/dev/null
 check "generated network 5 is the same whatever the call" cmp e.safetensors f.safetensors
-"$weft" sample flow.safetensors -n 2 -o wide.safetensors --width 1.5 --solver euler --steps 3 --json -q >wide.json
+"$weft" sample flow.safetensors -n 2 -o wide.safetensors --width 1.5 --solver euler --steps 3 \
+    --json -q >wide.json
 check sample-width test "$(value wide.json arch)" = 2-9-3
-check sample-arch "$weft" sample flow.safetensors -n 2 -o other.safetensors --arch 2-5-3 --solver euler --steps 3 -q
-expect sample-depth 2 "keep the number of layers" "$weft" sample flow.safetensors -n 2 -o x.safetensors --arch 2-5-4-3
+check sample-arch "$weft" sample flow.safetensors -n 2 -o other.safetensors --arch 2-5-3 \
+    --solver euler --steps 3 -q
+expect sample-depth 2 "keep the number of layers" "$weft" sample flow.safetensors -n 2 \
+    -o x.safetensors --arch 2-5-4-3
 expect sample-bad-refine 2 "T,K" "$weft" sample flow.safetensors -o x.safetensors --refine 2,3
 expect sample-bad-solver 2 "dopri5" "$weft" sample flow.safetensors -o x.safetensors --solver magic
-expect sample-bad-precision 2 "auto, bf16, fp32" "$weft" sample flow.safetensors -o x.safetensors --precision fp8
-expect sample-bf16-cpu 2 "runs on the CPU" "$weft" sample flow.safetensors -o x.safetensors --precision bf16 --device cpu
+expect sample-bad-precision 2 "auto, bf16, fp32" "$weft" sample flow.safetensors -o x.safetensors \
+    --precision fp8
+expect sample-bf16-cpu 2 "runs on the CPU" "$weft" sample flow.safetensors -o x.safetensors \
+    --precision bf16 --device cpu
 expect sample-cond 2 "without conditions" "$weft" sample flow.safetensors -o x.safetensors --cond 1
 
 "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" --json -q >row.json
@@ -68,20 +80,25 @@ import json
 row = json.load(open("unlabelled.json"))
 assert row["jws"] is None and row["accuracy_mean"] is None and 0 < row["wcs_mean"] <= 1'
 expect eval-shapes 3 "2-9-3" "$weft" eval --zoo zoo.safetensors --nets wide.safetensors
-expect eval-devices 0 "where it ran: matching cpu" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors \
+expect eval-devices 0 "where it ran: matching cpu" "$weft" eval --zoo zoo.safetensors \
+    --nets nets.safetensors \
     --device auto -q
-"$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" --rows reference,networks,perturbation-0.1,average --json -q >rows.json
+"$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" \
+    --rows reference,networks,perturbation-0.1,average --json -q >rows.json
 check eval-rows python3 -c 'import json
 rows = json.load(open("rows.json"))["rows"]; one = json.load(open("row.json"))
 assert [r["name"] for r in rows] == ["reference", "networks", "perturbation-0.1", "average"] and rows[1]["jws"] == one["jws"]'
-expect eval-row-unknown 2 "there is no generator" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --rows nobody
-expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors --data "$recipe" -q
+expect eval-row-unknown 2 "there is no generator" "$weft" eval --zoo zoo.safetensors \
+    --nets nets.safetensors --rows nobody
+expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors \
+    --data "$recipe" -q
 
 "$weft" align zoo.safetensors -o aligned.safetensors --json -q >align.json
 check align-json is_json align.json
 check "alignment brings networks closer" python3 -c '
 import json; a = json.load(open("align.json")); assert a["cosine_after"] > a["cosine_before"] + 0.01'
-"$weft" eval --zoo zoo.safetensors --nets aligned.safetensors --data "$recipe" --json -q >aligned.json
+"$weft" eval --zoo zoo.safetensors --nets aligned.safetensors --data "$recipe" \
+    --json -q >aligned.json
 check "aligned networks are the same networks" python3 -c '
 import json; row = json.load(open("aligned.json")); assert row["wcs_mean"] > 0.9999 and row["iou_mean"] > 0.9999, row'
 "$weft" zoo info aligned.safetensors --json >aligned-info.json
@@ -89,7 +106,8 @@ check "scores go along" python3 -c '
 import json; a, b = json.load(open("info.json")), json.load(open("aligned-info.json")); assert a["tests"] == b["tests"] != []'
 
 "$weft" zoo train "$recipe" -o other.safetensors --seed 9 -n 12 -q >/dev/null
-"$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe",spirals --pairs 6 --steps 2 --sweeps 0,5 --score accuracy --json -q >mix.json
+"$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe",spirals --pairs 6 --steps 2 \
+    --sweeps 0,5 --score accuracy --json -q >mix.json
 check mix-json python3 -c '
 import json
 mix = json.load(open("mix.json"))
@@ -97,23 +115,31 @@ assert [c["name"] for c in mix["curves"]] == ["average", "average-5", "ensemble"
 ends = [[c["points"][k]["mean"] for c in mix["curves"]] for k in (0, 2)]
 assert all(abs(x - y) < 1e-6 for end in ends for m in end for x, y in zip(m, end[0])), ends
 assert [p["alpha"] for p in mix["curves"][0]["points"]] == [0, 0.5, 1]'
-expect mix-auc-classes 2 "two classes" "$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe" -q
-expect mix-one-zoo 2 "give two" "$weft" mix --zoo zoo.safetensors --data "$recipe" --score accuracy -q
-expect mix-sweeps 2 "whole numbers" "$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe" --sweeps 0.5 --score accuracy -q
-expect mix-shapes 3 "one architecture" "$weft" mix --zoo zoo.safetensors,wide.safetensors --data "$recipe" --score accuracy -q
+expect mix-auc-classes 2 "two classes" "$weft" mix --zoo zoo.safetensors,other.safetensors \
+    --data "$recipe" -q
+expect mix-one-zoo 2 "give two" "$weft" mix --zoo zoo.safetensors --data "$recipe" \
+    --score accuracy -q
+expect mix-sweeps 2 "whole numbers" "$weft" mix --zoo zoo.safetensors,other.safetensors \
+    --data "$recipe" --sweeps 0.5 --score accuracy -q
+expect mix-shapes 3 "one architecture" "$weft" mix --zoo zoo.safetensors,wide.safetensors \
+    --data "$recipe" --score accuracy -q
 
 # A flow is sampled as its recipe said, unless told otherwise.
 "$weft" sample flow.safetensors -n 3 -o as-trained.safetensors --json -q >as-trained.json
-check sample-as-trained test "$(value as-trained.json sampling)" = "euler of 4 steps, refined 2 times from t = 0.75"
+check sample-as-trained test "$(value as-trained.json sampling)" = \
+    "euler of 4 steps, refined 2 times from t = 0.75"
 check sample-as-trained-cost test "$(value as-trained.json evaluations)" = 6.0
 "$weft" sample flow.safetensors -n 3 -o plain.safetensors --refine none --json -q >plain.json
 check sample-refine-none test "$(value plain.json evaluations)" = 4.0
-expect sample-direct-alone 2 "there is none" "$weft" sample flow.safetensors -o x.safetensors --refine none --direct y.safetensors
-expect sample-other-inputs 2 "write 2-...-3" "$weft" sample flow.safetensors -o x.safetensors --arch 4-6-3
+expect sample-direct-alone 2 "there is none" "$weft" sample flow.safetensors -o x.safetensors \
+    --refine none --direct y.safetensors
+expect sample-other-inputs 2 "write 2-...-3" "$weft" sample flow.safetensors -o x.safetensors \
+    --arch 4-6-3
 expect sample-there 2 "--force" "$weft" sample flow.safetensors -o plain.safetensors
 check sample-force "$weft" sample flow.safetensors -n 3 -o plain.safetensors --force -q
 "$weft" zoo head zoo.safetensors -n 6 -o few.safetensors -q >/dev/null
-expect train-few 0 "fewer than 30" "$weft" train "$recipe" --zoo few.safetensors -o few-flow.safetensors --set train.updates=2 -q
+expect train-few 0 "fewer than 30" "$weft" train "$recipe" --zoo few.safetensors \
+    -o few-flow.safetensors --set train.updates=2 -q
 expect train-collection 2 "weft fit zoo.safetensors" "$weft" train zoo.safetensors -o x.safetensors
 expect train-flow 2 "weft sample flow.safetensors" "$weft" run flow.safetensors
 printf '[zoo]\npath = zoo.safetensors\n[model]\nblocks = 1\n' >given.conf
@@ -139,7 +165,8 @@ assert all(0 <= n["nearest_wcs"] < 40 and n["wcs"] <= 1 for n in nets)'
 check eval-csv "$weft" eval --nets mine.safetensors --data "$recipe" --csv scores.csv -q
 check eval-csv-rows test "$(wc -l <scores.csv)" = 4
 check eval-csv-names grep -q '^2,"net2.safetensors",0' scores.csv
-expect eval-csv-there 2 "--force" "$weft" eval --nets mine.safetensors --data "$recipe" --csv scores.csv -q
+expect eval-csv-there 2 "--force" "$weft" eval --nets mine.safetensors --data "$recipe" \
+    --csv scores.csv -q
 "$weft" zoo export zoo.safetensors -i 3 -o three.pt -q >/dev/null
 "$weft" zoo export zoo.safetensors -i 3 -o three.safetensors -q >/dev/null
 for net in three.pt three.safetensors; do

@@ -1,6 +1,7 @@
 #!/bin/sh
-# bench/cuda_check.sh as far as it goes without a GPU: arguments, missing programs, time limits, table and
-# continuation of `lease`, with scripts in place of the programs; with nvcc, the machine code of the benchmark.
+# bench/cuda_check.sh as far as it goes without a GPU: arguments, missing programs, time limits,
+# table and continuation of `lease`, with scripts in place of the programs; with nvcc, the machine
+# code of the benchmark.
 . tests/cli/lib.sh
 not_sanitized "scripts stand in for the programs"
 script=$root/bench/cuda_check.sh
@@ -20,12 +21,15 @@ program() {
     chmod +x "$gpu/$1"
 }
 mkdir -p "$gpu"
-for name in weft test_instructions node_benchmark cuda_loop test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval \
-    test_cuda_optim test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts \
+for name in weft test_instructions node_benchmark cuda_loop test_cuda_ops test_cuda_nodes \
+    test_cuda_match test_cuda_eval \
+    test_cuda_optim test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample \
+    test_cuda_contexts \
     test_cuda_loops test_cuda_convs test_cuda_execute test_cuda_phases test_zoo_cuda; do
     echo "echo $name \$1 >>$scratch/ran" | program $name
 done
-{ echo '#!/bin/sh' && echo 'test -x "$7"'; } >compute-sanitizer # --tool T --error-exitcode 9 --print-limit 5 PROGRAM
+# --tool T --error-exitcode 9 --print-limit 5 PROGRAM
+{ echo '#!/bin/sh' && echo 'test -x "$7"'; } >compute-sanitizer
 chmod +x compute-sanitizer
 program cuda_step <<'P'
 echo "B = 256; ms  step"

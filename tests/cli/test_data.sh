@@ -17,7 +17,8 @@ expect bng-no-out 2 "-o FILE" "$weft" data bng source.arff
 expect bng-absent 3 "absent.arff" "$weft" data bng absent.arff -o x.arff
 expect bng-bad-bins 2 "bins" "$weft" data bng source.arff -o x.arff --bins 1
 expect bng 0 "regenerated" "$weft" data bng source.arff -o made.arff -n 400 --seed 7
-check bng-first-line sh -c 'head -n 1 made.arff | grep -q "% weft note: regenerated.*400 rows.*source.arff, seed 7"'
+check bng-first-line sh \
+    -c 'head -n 1 made.arff | grep -q "% weft note: regenerated.*400 rows.*source.arff, seed 7"'
 check bng-rows test "$(sed '1,/^@data/d' made.arff | wc -l)" = 400
 "$weft" data bng source.arff -o again.arff -n 400 --seed 7 --json >bng.json
 check bng-json python3 -c '
@@ -31,13 +32,17 @@ check bng-same-again cmp made.arff again.arff
 check bng-other-seed test -n "$(cmp made.arff other.arff 2>&1)"
 
 # The note goes wherever the set goes.
-{ printf '[data]\nname = made\npath = made.arff\n[zoo]\narch = 3-6-2\n'; sed -n '/^count/,$p' "$root/tests/cli/tiny.conf"; } >made.conf
+{ printf '[data]\nname = made\npath = made.arff\n[zoo]\narch = 3-6-2\n'
+    sed -n '/^count/,$p' "$root/tests/cli/tiny.conf"; } >made.conf
 expect info-note 0 "regenerated" "$weft" data info made.conf
 "$weft" data info made.conf --json >info.json
-check info-json-note python3 -c 'import json; assert "seed 7" in json.load(open("info.json"))["note"]'
+check info-json-note python3 \
+    -c 'import json; assert "seed 7" in json.load(open("info.json"))["note"]'
 expect run-note 0 "data: regenerated" "$weft" run made.conf -q
-check eval-note python3 -c 'import json; assert "seed 7" in json.load(open("runs/made/eval.json"))["data_note"]'
+check eval-note python3 \
+    -c 'import json; assert "seed 7" in json.load(open("runs/made/eval.json"))["data_note"]'
 check report-note grep -q "regenerated, not the original" runs/made/report.html
 expect zoo-note 0 "regenerated" "$weft" zoo info runs/made/zoo.safetensors
-expect eval-command-note 0 "data: regenerated" "$weft" eval --zoo runs/made/zoo.safetensors --nets runs/made/nets.safetensors --data made.conf -q
+expect eval-command-note 0 "data: regenerated" "$weft" eval --zoo runs/made/zoo.safetensors \
+    --nets runs/made/nets.safetensors --data made.conf -q
 finish

@@ -1,27 +1,34 @@
 #!/bin/sh
-# Training on GPUs with several ranks, on emulated devices: over a stand-in for NCCL (tests/emulator/fake_nccl.cpp) and
-# through host memory. R ranks agree with one to rounding, two runs have the same bits, a run goes on.
+# Training on GPUs with several ranks, on emulated devices: over a stand-in for NCCL
+# (tests/emulator/fake_nccl.cpp) and through host memory. R ranks agree with one to rounding, two
+# runs have the same bits, a run goes on.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 emulated=$root/${BUILD:-build}/emulated/weft
 case ${BUILD:-} in /*) emulated=$BUILD/emulated/weft ;; esac
 cd "$scratch" || exit 1
-if [ ! -x "$emulated" ] || ! command -v mpirun >/dev/null 2>&1 || ! "$emulated" version | grep -q '^mpi: .*MPI'; then
+if [ ! -x "$emulated" ] || ! command -v mpirun >/dev/null 2>&1 || ! "$emulated" version |
+    grep -q '^mpi: .*MPI'; then
     echo "skip ranks with GPUs: no emulated program, or no mpirun"
     exit 0
 fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none WEFT_RANK_TIMEOUT=60
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl_vader_single_copy_mechanism=none \
+    WEFT_RANK_TIMEOUT=60
 check "the build says what is in" sh -c "'$emulated' version | grep -q '^nccl: 1.2.3'"
 
 "$weft" zoo train "$recipe" -n 12 -o zoo.safetensors -q >/dev/null
-# fit NAME RANKS OPTION...: one update at a time, because an emulated device works only while its host waits.
+# fit NAME RANKS OPTION...: one update at a time, because an emulated device works only while its
+# host waits.
 fit() {
     label=$1 n=$2
     shift 2
-    timeout 300 mpirun -n "$n" "$emulated" train "$recipe" -z zoo.safetensors -o "$label.safetensors" --device cuda --threads 1 \
-        --set train.precision=fp32 --set train.batch=5 --set train.patience=1000 --set train.log_every=1 --set train.eps=1e-4 \
-        --set train.set_aside=2 --set train.validations=2 "$@" >"$label.out" 2>"$label.err" || { cat "$label.err"; return 1; }
+    timeout 300 mpirun -n "$n" "$emulated" train "$recipe" -z zoo.safetensors \
+        -o "$label.safetensors" --device cuda --threads 1 \
+        --set train.precision=fp32 --set train.batch=5 --set train.patience=1000 \
+        --set train.log_every=1 --set train.eps=1e-4 \
+        --set train.set_aside=2 --set train.validations=2 "$@" >"$label.out" 2>"$label.err" ||
+        { cat "$label.err"; return 1; }
 }
 cat >near.py <<'END'
 import json, struct, sys
@@ -50,7 +57,8 @@ for optimizer in adamw muon; do
     check "$optimizer: one rank" fit $optimizer-1 1 "$@"
     for n in 2 3; do
         check "$optimizer: $n ranks, a GPU each" fit $optimizer-$n $n "$@"
-        check "$optimizer: $n ranks agree with one" python3 near.py $optimizer-1.safetensors $optimizer-$n.safetensors 1e-4
+        check "$optimizer: $n ranks agree with one" python3 near.py $optimizer-1.safetensors \
+            $optimizer-$n.safetensors 1e-4
     done
 done
 check "no warning" sh -c '! grep -q "host memory" muon-3.err'
@@ -66,7 +74,8 @@ check "one rank" fit few-1 1 --set train.updates=2 --set train.batch=2
 check "agree, too" python3 near.py few-1.safetensors few-3.safetensors 1e-4
 
 # Dropout's masks belong to places of the whole batch.
-sed 's/^node.*/width = 16/; /^edge/d; /^blocks/d; s/^\[model\]/&\ngenerator = dwf\ndropout = 0.3/' "$recipe" >dwf.conf
+sed 's/^node.*/width = 16/; /^edge/d; /^blocks/d; s/^\[model\]/&\ngenerator = dwf\ndropout = 0.3/' \
+    "$recipe" >dwf.conf
 gmn=$recipe recipe=dwf.conf
 for n in 1 2; do
     check "dropout, $n ranks" fit dwf-$n $n --set train.updates=3 --set train.coupling=independent
@@ -90,7 +99,8 @@ check "an NCCL that does not start is told" grep -q "WEFT_NCCL=on: no shared mem
 # Two ranks on one GPU; a build or a setting without NCCL; an NCCL that does not start.
 export WEFT_EMULATOR_DEVICES=1
 check "2 ranks share a GPU" fit shared 2 --set train.updates=2 "$@"
-check "which is told" grep -q "ranks 0 and 1 share a GPU on .*, which NCCL refuses: gradients go through host memory and MPI" shared.err
+check "which is told" grep \
+    -q "ranks 0 and 1 share a GPU on .*, which NCCL refuses: gradients go through host memory and MPI" shared.err
 check "with the same result" python3 near.py muon-1.safetensors shared.safetensors 1e-4
 export WEFT_EMULATOR_DEVICES=3
 WEFT_FAKE_NCCL_FAILS=1 fit failing 2 --set train.updates=1 >/dev/null 2>&1

@@ -5,7 +5,8 @@ not_sanitized "it looks at documents"
 for page in README.md CONTRIBUTING.md docs/*.md; do
     [ -f "$page" ] || continue
     missing=
-    for path in $(grep -oE '`(src|include|tests|tools|recipes|bench|docs)/[A-Za-z0-9_./-]*`' "$page" | tr -d '`' | grep -v NAME | sort -u); do
+    for path in $(grep -oE '`(src|include|tests|tools|recipes|bench|docs)/[A-Za-z0-9_./-]*`' \
+        "$page" | tr -d '`' | grep -v NAME | sort -u); do
         [ -e "$path" ] || missing="$missing $path"
     done
     check "$page names files that are there${missing:+, but not:}$missing" test -z "$missing"

@@ -1,8 +1,10 @@
 #!/bin/sh
-# Names in files of others may hold terminal escapes: the program shows them, the terminal never acts on them.
+# Names in files of others may hold terminal escapes: the program shows them, the terminal never
+# acts on them.
 . tests/cli/lib.sh
 cd "$scratch" || exit 1
-# What a terminal acts on: control characters but newline and tab, in one byte and in two; marks that turn the direction of writing.
+# What a terminal acts on: control characters but newline and tab, in one byte and in two; marks
+# that turn the direction of writing.
 cat >acts.py <<'END'
 import sys
 text = open(sys.argv[1], "rb").read().decode("utf-8", "surrogateescape")
@@ -17,7 +19,8 @@ shown() {
     got=$?
     cat out err >all
     if [ $got -ne "$code" ]; then fail "$name" "exit code $got: $(tail -n 1 err)"
-    elif ! grep -qF '\u001b[2J' all; then fail "$name" "nothing of the escape: $(cat -v all | tail -n 3)"
+    elif ! grep -qF '\u001b[2J' all; then fail "$name" "nothing of the escape: $(cat -v all |
+        tail -n 3)"
     elif ! python3 acts.py all; then fail "$name" "a raw escape: $(cat -v all | tail -n 3)"
     else pass "$name"; fi
 }
@@ -53,14 +56,18 @@ shown option 2 "$weft" version "--$esc"
 # JSON stays JSON, with the same names in it.
 "$weft" data info data.conf --json >info.json
 check json-is-clean python3 acts.py info.json
-check json-keeps-names python3 -c 'import json; assert json.load(open("info.json"))["classes"][0]["name"] == "a\x1b[2J\x9b\u202e\x7f"'
+check json-keeps-names python3 \
+    -c 'import json; assert json.load(open("info.json"))["classes"][0]["name"] == "a\x1b[2J\x9b\u202e\x7f"'
 
 # A run and its flow: the data set is called so in the table, the log, the page's text and the flow.
 sed -e 's/^name = .*/path = data.csv/' "$root/tests/cli/tiny.conf" >tiny.conf
-"$weft" zoo train tiny.conf --set zoo.arch=2-4-2 --set zoo.count=8 -o "t.safetensors" -q >out 2>&1 || fail "train" "$(cat out)"
+"$weft" zoo train tiny.conf --set zoo.arch=2-4-2 --set zoo.count=8 -o "t.safetensors" \
+    -q >out 2>&1 ||
+    fail "train" "$(cat out)"
 cp t.safetensors "z$esc.safetensors"
 shown align 0 "$weft" align "z$esc.safetensors" -o "a$esc.safetensors"
-shown train-and-flow-path 0 "$weft" train tiny.conf --zoo "z$esc.safetensors" --set train.updates=2 --set zoo.arch=2-4-2 -o "f$esc.safetensors"
+shown train-and-flow-path 0 "$weft" train tiny.conf --zoo "z$esc.safetensors" \
+    --set train.updates=2 --set zoo.arch=2-4-2 -o "f$esc.safetensors"
 shown flow-info 0 "$weft" flow info "f$esc.safetensors"
 shown sample 0 "$weft" sample "f$esc.safetensors" -n 2 -o "s$esc.safetensors"
 finish

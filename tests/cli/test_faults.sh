@@ -1,9 +1,11 @@
 #!/bin/sh
-# What a run says when the world is against it: damaged files, a size limit, a reader that left, no memory.
+# What a run says when the world is against it: damaged files, a size limit, a reader that left, no
+# memory.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 run=$scratch/run
-"$weft" run "$recipe" --out "$run" -q >/dev/null 2>"$scratch/err" || fail "a whole run" "$(tail -n 1 "$scratch/err")"
+"$weft" run "$recipe" --out "$run" -q >/dev/null 2>"$scratch/err" ||
+    fail "a whole run" "$(tail -n 1 "$scratch/err")"
 cp -r "$run" "$scratch/whole"
 
 # damaged FILE READER...: cut FILE; READER is an output of the stage that reads it.
@@ -12,7 +14,8 @@ damaged() {
     shift
     for file in "$@"; do rm -f "$run/$file"; done
     head -c 100 "$scratch/whole/$damaged" >"$run/$damaged"
-    expect "a cut $damaged is refused" 3 "Remove $run/$damaged, and weft run makes it again" "$weft" run "$recipe" --out "$run" -q
+    expect "a cut $damaged is refused" 3 "Remove $run/$damaged, and weft run makes it again" \
+        "$weft" run "$recipe" --out "$run" -q
     rm "$run/$damaged"
     expect "and mended so" 0 "gmn-refined" "$weft" run "$recipe" --out "$run" -q
     check "with the same table after $damaged" cmp "$run/eval.json" "$scratch/whole/eval.json"
@@ -28,13 +31,15 @@ echo '{}' >"$run/eval.json"
 expect "weft report says it too" 3 "Remove $run/eval.json" "$weft" report "$run"
 for text in '{"collection": ' '[]' ''; do
     echo "$text" >"$run/stage.json"
-    expect "a damaged stage.json: $text" 3 "stage.json is damaged; remove it" "$weft" run "$recipe" --out "$run" -q
+    expect "a damaged stage.json: $text" 3 "stage.json is damaged; remove it" "$weft" run \
+        "$recipe" --out "$run" -q
 done
 rm "$run/stage.json" "$run/eval.json"
 expect "and mended so" 0 "gmn-refined" "$weft" run "$recipe" --out "$run" -q
 
 # A limit on the size of files.
-expect "a file-size limit" 4 "too large" sh -c "ulimit -f 2; exec '$weft' run '$recipe' --out '$scratch/limited' -q"
+expect "a file-size limit" 4 "too large" sh \
+    -c "ulimit -f 2; exec '$weft' run '$recipe' --out '$scratch/limited' -q"
 
 # A reader that is gone.
 for words in "help --markdown" "version --json" "run --help"; do
@@ -94,27 +99,31 @@ thin() {
         code=$?
         if [ $code -eq 4 ]; then
             failed=$((failed + 1))
-            grep -q "out of memory" "$scratch/err" || { fail "$name" "request $at: $(cat "$scratch/err")"; return; }
+            grep -q "out of memory" "$scratch/err" ||
+                { fail "$name" "request $at: $(cat "$scratch/err")"; return; }
         elif [ $code -ne 0 ]; then
             fail "$name" "request $at: code $code: $(cat "$scratch/err")"
             return
         else
             $read >"$scratch/now"
-            cmp -s "$scratch/good" "$scratch/now" || { fail "$name" "request $at: code 0, other results"; return; }
+            cmp -s "$scratch/good" "$scratch/now" ||
+                { fail "$name" "request $at: code 0, other results"; return; }
         fi
         grep -q "never failed" "$scratch/err" && break
         at=$((at + step))
     done
     check "$name" test $failed -gt 3
 }
-results() { cat "$run/eval.json" "$run/points.json" && grep -c '"finished": true' "$run/stage.json"; }
+results() { cat "$run/eval.json" "$run/points.json" && grep -c '"finished": true' "$run/stage.json"
+    }
 again() {
     rm -f "$run/eval.json" "$run/report.html"
     "$weft" run "$recipe" --out "$run" -q
 }
 if sanitized; then
     echo "skip no memory: a sanitizer's build"
-elif ! cc -shared -fPIC -O1 "$scratch/thin.c" -o "$scratch/thin.so" -ldl 2>"$scratch/check.out"; then
+elif ! cc -shared -fPIC -O1 "$scratch/thin.c" -o "$scratch/thin.so" -ldl 2>"$scratch/check.out"
+then
     fail "no memory" "$(cat "$scratch/check.out")"
 else
     thin "no memory for weft version" 1 "cat $scratch/out" "$weft" version --json

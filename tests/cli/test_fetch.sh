@@ -1,5 +1,6 @@
 #!/bin/sh
-# weft data fetch against a server on this machine: descriptions, digests, the cache, resumed and broken downloads.
+# weft data fetch against a server on this machine: descriptions, digests, the cache, resumed and
+# broken downloads.
 . tests/cli/lib.sh
 cd "$scratch" || exit 1
 unset WEFT_DATA http_proxy HTTP_PROXY all_proxy ALL_PROXY
@@ -11,8 +12,10 @@ if "$weft" version | grep -q "downloads: none"; then
     exit
 fi
 mkdir served
-openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=weft-test -addext subjectAltName=IP:127.0.0.1 \
-    -keyout served/key.pem -out served/own.pem >/dev/null 2>&1 && cat served/own.pem served/key.pem >served/cert.pem
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=weft-test \
+    -addext subjectAltName=IP:127.0.0.1 \
+    -keyout served/key.pem -out served/own.pem >/dev/null 2>&1 &&
+    cat served/own.pem served/key.pem >served/cert.pem
 python3 "$root/tests/cli/data_server.py" served 2>server.log &
 server_process=$!
 trap 'kill $server_process 2>/dev/null; chmod -R u+w "$scratch" 2>/dev/null; rm -rf "$scratch"' EXIT
@@ -52,7 +55,8 @@ check "no escape reaches the terminal" sh -c '! grep -q "$(printf "\\033")" "$1"
 expect fetch-md5 3 "0000000000" fetch 9
 check "damaged downloads are thrown away" test ! -e cache/openml/9-damaged.arff.part
 expect fetch-sha256 3 "was asked for" fetch "$at/file/toy.arff" --sha256 "$(printf '%064d' 1)"
-expect fetch-sha256-right 0 "toy.arff" fetch "$at/file/toy.arff" --sha256 "$(sha256sum <served/toy.arff | cut -d' ' -f1)"
+expect fetch-sha256-right 0 "toy.arff" fetch "$at/file/toy.arff" \
+    --sha256 "$(sha256sum <served/toy.arff | cut -d' ' -f1)"
 for bad in zzz "$(printf '%063d' 1)" "$(printf '%064d' 1 | tr 1 g)"; do
     before=$(wc -l <served/requests)
     expect "a wrong --sha256 ($bad)" 2 "is no SHA-256" fetch "$at/file/other.arff" --sha256 "$bad"
@@ -61,22 +65,27 @@ done
 mkdir empty
 expect fetch-empty-again 3 "empty file" "$weft" data fetch "$at/empty/toy.arff" -o empty -q
 check "nothing is left of it" test -z "$(ls empty)"
-expect fetch-endless 3 "longer than 4294967296 bytes" "$weft" data fetch "$at/endless/toy.arff" -o empty -q
+expect fetch-endless 3 "longer than 4294967296 bytes" "$weft" data fetch "$at/endless/toy.arff" \
+    -o empty -q
 check "nor of one that is too long" test -z "$(ls empty)"
 mkdir fulldisk && ln -s /dev/full fulldisk/toy.arff.part
-expect fetch-full-disk 4 "No space left on device" "$weft" data fetch "$at/file/toy.arff" -o fulldisk -q
-expect fetch-file-limit 4 "File too large" sh -c "ulimit -f 8; exec '$weft' data fetch '$at/file/toy.arff' -o limited -q"
+expect fetch-full-disk 4 "No space left on device" "$weft" data fetch "$at/file/toy.arff" \
+    -o fulldisk -q
+expect fetch-file-limit 4 "File too large" sh \
+    -c "ulimit -f 8; exec '$weft' data fetch '$at/file/toy.arff' -o limited -q"
 
 # TLS: the certificate must be trusted, and a redirect may not leave https.
 if [ -s served/tls-port ]; then
     safe=https://127.0.0.1:$(cat served/tls-port)
-    expect fetch-untrusted 1 "certificate is not accepted" "$weft" data fetch "$safe/file/toy.arff" -o tls -q
+    expect fetch-untrusted 1 "certificate is not accepted" "$weft" data fetch \
+        "$safe/file/toy.arff" -o tls -q
     expect fetch-untrusted-says-what 1 "self" "$weft" data fetch "$safe/file/toy.arff" -o tls -q
     check "and does not say try again" sh -c '! grep -q "try again" "$1"' - err
     check "nothing is taken from it" test ! -e tls/toy.arff
     export SSL_CERT_FILE="$scratch/served/own.pem"
     expect fetch-tls 0 "tls/toy.arff" "$weft" data fetch "$safe/file/toy.arff" -o tls -q
-    expect fetch-tls-to-http 1 "not taken from one" "$weft" data fetch "$safe/plain/toy.arff" -o plain -q
+    expect fetch-tls-to-http 1 "not taken from one" "$weft" data fetch "$safe/plain/toy.arff" \
+        -o plain -q
     check "nothing is taken over http" test ! -e plain/toy.arff
     unset SSL_CERT_FILE
 else
@@ -92,35 +101,43 @@ echo mine >foreign.arff
 mkdir -p mine && mv foreign.arff mine/toy.arff
 expect fetch-foreign 2 "not from weft data fetch" "$weft" data fetch "$at/file/toy.arff" -o mine -q
 
-# Every answer stops half way: one call makes three attempts, each going on where the last one stopped.
+# Every answer stops half way: one call makes three attempts, each going on where the last one
+# stopped.
 size=$(wc -c <served/toy.arff)
 expect fetch-broken 1 "goes on from" broken
-check "each attempt asks for the rest" test "$(grep '/break/' served/requests | cut -d' ' -f2 | tr '\n' ' ')" = \
+check "each attempt asks for the rest" test "$(grep '/break/' served/requests | cut -d' ' -f2 |
+    tr '\n' ' ')" = \
     "- bytes=$((size / 2))- bytes=$((size / 2 + (size - size / 2) / 2))- "
 check "the part is kept" test -s broken/toy.arff.part
 i=0
 until broken --json >broken.json 2>/dev/null || [ $i -gt 8 ]; do i=$((i + 1)); done
 check "further calls finish it" cmp served/toy.arff broken/toy.arff
-check "resumed bytes are told" python3 -c 'import json; assert json.load(open("broken.json"))["resumed"] > 0'
+check "resumed bytes are told" python3 \
+    -c 'import json; assert json.load(open("broken.json"))["resumed"] > 0'
 check "the marks are gone" test ! -e broken/toy.arff.part.tag
 
 # A part of another version is never continued.
-mkdir other && head -c 1000 served/toy.arff >other/toy.arff.part && echo '"stale"' >other/toy.arff.part.tag
+mkdir other && head -c 1000 served/toy.arff >other/toy.arff.part &&
+    echo '"stale"' >other/toy.arff.part.tag
 expect fetch-other-version 0 "toy.arff" "$weft" data fetch "$at/file/toy.arff" -o other -q
 check "another version begins anew" cmp served/toy.arff other/toy.arff
 mkdir bare && echo rubbish >bare/toy.arff.part
 check fetch-unmarked "$weft" data fetch "$at/file/toy.arff" -o bare -q
 check "a part without a mark begins anew" cmp served/toy.arff bare/toy.arff
-tag=$(python3 -c 'import hashlib; print("\"%s\"" % hashlib.md5(open("served/toy.arff", "rb").read()).hexdigest()[:8])')
-mkdir whole && head -c 1000 served/toy.arff >whole/toy.arff.part && echo "$tag" >whole/toy.arff.part.tag
+tag=$(python3 \
+    -c 'import hashlib; print("\"%s\"" % hashlib.md5(open("served/toy.arff", "rb").read()).hexdigest()[:8])')
+mkdir whole && head -c 1000 served/toy.arff >whole/toy.arff.part &&
+    echo "$tag" >whole/toy.arff.part.tag
 check fetch-no-ranges "$weft" data fetch "$at/norange/toy.arff" -o whole -q
 check "a server without ranges" cmp served/toy.arff whole/toy.arff
 mkdir full && cp served/toy.arff full/toy.arff.part && echo "$tag" >full/toy.arff.part.tag
 check fetch-past-end "$weft" data fetch "$at/file/toy.arff" -o full -q
 check "a complete part" cmp served/toy.arff full/toy.arff
-mkdir lying && head -c 1000 served/toy.arff >lying/toy.arff.part && echo "$tag" >lying/toy.arff.part.tag
+mkdir lying && head -c 1000 served/toy.arff >lying/toy.arff.part &&
+    echo "$tag" >lying/toy.arff.part.tag
 "$weft" data fetch "$at/lying/toy.arff" -o lying -q >/dev/null 2>&1
-check "a part from elsewhere is not appended" sh -c 'f=$(ls lying/toy.arff lying/toy.arff.part 2>/dev/null | head -n 1); cmp -n "$(wc -c <"$f")" served/toy.arff "$f"'
+check "a part from elsewhere is not appended" sh \
+    -c 'f=$(ls lying/toy.arff lying/toy.arff.part 2>/dev/null | head -n 1); cmp -n "$(wc -c <"$f")" served/toy.arff "$f"'
 
 # The survey: unpacked, filtered, written as the data folder has it.
 expect fetch-acs 0 "acs-income/acsincome-2018-CA.csv" fetch acs:2018:ca

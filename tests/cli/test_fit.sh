@@ -1,6 +1,6 @@
 #!/bin/sh
-# A flow without a recipe: planned for the time, the recipe beside it makes the same flow, broken off
-# it goes on, and what does not fit is said before any training.
+# A flow without a recipe: planned for the time, the recipe beside it makes the same flow, broken
+# off it goes on, and what does not fit is said before any training.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
@@ -11,7 +11,8 @@ print(at)' "$1" "$2"; }
 
 "$weft" zoo train "$recipe" -o zoo.safetensors -q >/dev/null # 40 networks
 mkdir measured
-TMPDIR=$scratch/measured "$weft" fit zoo.safetensors --minutes 0.01 -o flow.safetensors --json >fit.json 2>said
+TMPDIR=$scratch/measured "$weft" fit zoo.safetensors --minutes 0.01 -o flow.safetensors \
+    --json >fit.json 2>said
 check fit test -s flow.safetensors
 check "says the estimate first" grep -q "training: .* updates of .* networks, .* each: about" said
 check "says the networks" grep -q "40 networks of .*: 36 train, 4 validate" said
@@ -20,27 +21,32 @@ check fit-json is_json fit.json
 slower=$(grep "the machine was slower\|max_seconds is over" said)
 check "the plan is in the JSON, or the machine was slower" test -n "$slower" -o \
     "$(value fit.json plan.updates)" = "$(value fit.json updates)"
-check "the recipe lies beside" grep -q "^updates = $(value fit.json plan.updates) " flow.safetensors.recipe.conf
+check "the recipe lies beside" grep -q "^updates = $(value fit.json plan.updates) " \
+    flow.safetensors.recipe.conf
 check "with the promised time" grep -q "^max_seconds = " flow.safetensors.recipe.conf
 check "too short a time is a warning" grep -q "warning: .* as minutes = " said
 check "nothing stays of the measurement" test -z "$(ls -A measured)"
-expect nowhere 4 "a folder to measure in" env TMPDIR="$scratch/none" "$weft" fit zoo.safetensors -o x.safetensors
+expect nowhere 4 "a folder to measure in" env TMPDIR="$scratch/none" "$weft" fit zoo.safetensors \
+    -o x.safetensors
 
 # The recipe makes the same flow: the same networks.
 if [ -n "$slower" ]; then
     cp flow.safetensors.recipe.conf planned.conf # weft train puts its own there
     rm flow.safetensors flow.safetensors.log.jsonl
-    "$weft" train planned.conf --set train.max_seconds=0 --zoo zoo.safetensors -o flow.safetensors -q
+    "$weft" train planned.conf --set train.max_seconds=0 --zoo zoo.safetensors -o flow.safetensors \
+        -q
     cp planned.conf flow.safetensors.recipe.conf
 fi
-check train "$weft" train flow.safetensors.recipe.conf --set train.max_seconds=0 --zoo zoo.safetensors -o again.safetensors -q
+check train "$weft" train flow.safetensors.recipe.conf --set train.max_seconds=0 \
+    --zoo zoo.safetensors -o again.safetensors -q
 for flow in flow again; do
     "$weft" sample $flow.safetensors -n 3 -o $flow.nets.safetensors --json -q >$flow.json
     "$weft" zoo export $flow.nets.safetensors -i 2 -o $flow.one.safetensors -q >/dev/null
 done
 check "weft train with it makes the same flow" cmp flow.one.safetensors again.one.safetensors
 cp flow.safetensors.recipe.conf alone.conf
-check "weft run takes it" "$weft" run alone.conf -o ran --set train.max_seconds=0 --set sample.count=4 --set eval.subsets=3 -q
+check "weft run takes it" "$weft" run alone.conf -o ran --set train.max_seconds=0 \
+    --set sample.count=4 --set eval.subsets=3 -q
 check "and makes the same flow" python3 -c '
 import json, struct
 def tensors(path):
@@ -55,16 +61,19 @@ expect "weft run takes the flow over" 0 "training: that of flow.safetensors" run
 check "as it is" cmp flow.safetensors taken/flow.safetensors
 check "with its log" cmp flow.safetensors.log.jsonl taken/flow.safetensors.log.jsonl
 check "other settings" run -o other --set model.node=8 --set model.edge=8 --set train.updates=5 -q
-check "are fitted anew" test "$("$weft" flow info other/flow.safetensors --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["updates"])')" = 5
+check "are fitted anew" test "$("$weft" flow info other/flow.safetensors --json |
+    python3 -c 'import json,sys; print(json.load(sys.stdin)["updates"])')" = 5
 
 before=$(cksum <flow.safetensors)
 expect done 0 "done before" "$weft" fit zoo.safetensors -o flow.safetensors
 check "and leaves the flow as it is" test "$before" = "$(cksum <flow.safetensors)"
 # Killed behind its last update, it has left its lock, and not kept how the flow samples.
 cp flow.safetensors killed.safetensors
-sed '/^steps = /d; s/^\[sample\]/&\nsteps = 7/' flow.safetensors.recipe.conf >killed.safetensors.recipe.conf
+sed '/^steps = /d; s/^\[sample\]/&\nsteps = 7/' flow.safetensors.recipe.conf \
+    >killed.safetensors.recipe.conf
 touch .killed.safetensors.lock
-expect "killed behind the last update" 0 "done before" "$weft" fit zoo.safetensors -o killed.safetensors
+expect "killed behind the last update" 0 "done before" "$weft" fit zoo.safetensors \
+    -o killed.safetensors
 check "it keeps how it samples" grep -q '"sample.steps":"7"' killed.safetensors
 check "and sweeps the lock" test ! -e .killed.safetensors.lock
 "$weft" zoo head zoo.safetensors -n 30 -o other.safetensors -q >/dev/null
@@ -83,8 +92,10 @@ for i in $(seq 300); do
 done
 # Meanwhile nobody else plans for this flow, or removes it.
 before=$(cksum <long.safetensors.recipe.conf)
-expect "a second fit of it" 5 "is being made by process $process" "$weft" fit zoo.safetensors -m 0.1 -o long.safetensors
-expect "with --force" 5 "is being made by process $process" "$weft" fit zoo.safetensors -m 0.1 -o long.safetensors --force
+expect "a second fit of it" 5 "is being made by process $process" "$weft" fit zoo.safetensors \
+    -m 0.1 -o long.safetensors
+expect "with --force" 5 "is being made by process $process" "$weft" fit zoo.safetensors -m 0.1 \
+    -o long.safetensors --force
 check "the plan is that of the first" test "$before" = "$(cksum <long.safetensors.recipe.conf)"
 kill -INT $process
 wait $process
@@ -113,15 +124,19 @@ new'
 mkdir "$odd"
 cp zoo.safetensors "$odd"/zoo.safetensors
 cp mine.csv "$odd"/mine.csv
-check "an odd path" "$weft" fit "$odd"/zoo.safetensors -m 0.01 --data "$odd"/mine.csv --target y -o "$odd"/flow -q
-check "its recipe runs" "$weft" run "$odd"/flow.recipe.conf -o "$odd"/run --set sample.count=4 --set eval.subsets=3 -q
+check "an odd path" "$weft" fit "$odd"/zoo.safetensors -m 0.01 --data "$odd"/mine.csv --target y \
+    -o "$odd"/flow -q
+check "its recipe runs" "$weft" run "$odd"/flow.recipe.conf -o "$odd"/run --set sample.count=4 \
+    --set eval.subsets=3 -q
 check "and the page is made again" "$weft" report "$odd"/run
 "$weft" train "$recipe" --zoo "$odd"/zoo.safetensors -o "$odd"/trained -q >/dev/null
-check "the page counts what was fitted" grep -q 'fitted to [0-9]* of [0-9]* trained' "$odd"/run/report.html
+check "the page counts what was fitted" grep -q 'fitted to [0-9]* of [0-9]* trained' \
+    "$odd"/run/report.html
 check "and updates that were made" grep -q '[0-9] updates of [0-9]* in ' "$odd"/run/report.html
 (cd "$odd" && "$weft" run flow.recipe.conf --set sample.count=4 --set eval.subsets=3 -q >/dev/null)
 check "the run has the flow's name" grep -q '<h1>weft: flow<' "$odd"/runs/flow/report.html
-expect "so does that of weft train" 0 "training: that of" "$weft" run "$odd"/trained.recipe.conf -o "$odd"/again --set sample.count=4
+expect "so does that of weft train" 0 "training: that of" "$weft" run "$odd"/trained.recipe.conf \
+    -o "$odd"/again --set sample.count=4
 long=$(printf 'é%.0s' $(seq 40)) # the name in the recipe's first line is cut, at a whole character
 cp "$recipe" "$long.conf"
 check "a long name" "$weft" train "$long.conf" --zoo zoo.safetensors -o long_name -q
@@ -129,32 +144,47 @@ check "its recipe opens" "$weft" model info long_name.recipe.conf
 bytes=$(printf 'bad\377.safetensors')
 cp zoo.safetensors "$bytes"
 expect "a path that is not UTF-8" 2 "is not UTF-8" "$weft" fit "$bytes" -m 0.01 -o y.safetensors
-check "is refused before anything is written" test ! -e y.safetensors -a ! -e y.safetensors.recipe.conf
+check "is refused before anything is written" test ! -e y.safetensors -a ! \
+    -e y.safetensors.recipe.conf
 check "and measured" sh -c '! grep -q measuring "$0"' "$scratch/err"
 
-# weft train with a recipe of model and training alone: the recipe beside the flow names the networks.
-printf '[model]\nnode = 8\nedge = 8\ntime = 8\nblocks = 1\n[train]\nupdates = 5\nbatch = 8\n' >alone.conf
+# weft train with a recipe of model and training alone: the recipe beside the flow names the
+# networks.
+printf '[model]\nnode = 8\nedge = 8\ntime = 8\nblocks = 1\n[train]\nupdates = 5\nbatch = 8\n' \
+    >alone.conf
 check "a recipe without data" "$weft" train alone.conf --zoo zoo.safetensors -o bare.safetensors -q
 quick="--set sample.count=4 --set sample.solver=euler --set sample.steps=4 --set eval.subsets=3"
 mkdir elsewhere
-expect "its recipe runs from any folder" 0 "training: that of ../bare.safetensors" sh -c "cd elsewhere && '$weft' run ../bare.safetensors.recipe.conf -o bare $quick"
+expect "its recipe runs from any folder" 0 "training: that of ../bare.safetensors" sh \
+    -c "cd elsewhere && '$weft' run ../bare.safetensors.recipe.conf -o bare $quick"
 check "weft report has no need of data either" "$weft" report elsewhere/bare
-check "two collections" "$weft" train alone.conf --zoo zoo.safetensors,zoo.safetensors -o two.safetensors -q
-check "their recipe runs" sh -c "cd elsewhere && '$weft' run ../two.safetensors.recipe.conf -o two -q $quick"
-check "with conditions" "$weft" train alone.conf --set model.cond=mlp --zoo zoo.safetensors,zoo.safetensors --cond '0;1' -o cond.safetensors -q
-check "it runs too" sh -c "cd elsewhere && '$weft' run ../cond.safetensors.recipe.conf -o cond -q $quick"
+check "two collections" "$weft" train alone.conf --zoo zoo.safetensors,zoo.safetensors \
+    -o two.safetensors -q
+check "their recipe runs" sh \
+    -c "cd elsewhere && '$weft' run ../two.safetensors.recipe.conf -o two -q $quick"
+check "with conditions" "$weft" train alone.conf --set model.cond=mlp \
+    --zoo zoo.safetensors,zoo.safetensors --cond '0;1' -o cond.safetensors -q
+check "it runs too" sh \
+    -c "cd elsewhere && '$weft' run ../cond.safetensors.recipe.conf -o cond -q $quick"
 printf '[a]\nzoo = zoo.safetensors\n[b]\nzoo = zoo.safetensors\n' >two.conf
 check "a manifest" "$weft" train alone.conf --manifest two.conf -o many.safetensors -q
-check "and its recipe" sh -c "cd elsewhere && '$weft' run ../many.safetensors.recipe.conf -o many -q $quick"
-check "a pattern of files" "$weft" train alone.conf --zoo 'zo?.safetensors' -o pattern.safetensors -q
-check "and its recipe too" sh -c "cd elsewhere && '$weft' run ../pattern.safetensors.recipe.conf -o pattern -q $quick"
+check "and its recipe" sh \
+    -c "cd elsewhere && '$weft' run ../many.safetensors.recipe.conf -o many -q $quick"
+check "a pattern of files" "$weft" train alone.conf --zoo 'zo?.safetensors' -o pattern.safetensors \
+    -q
+check "and its recipe too" sh \
+    -c "cd elsewhere && '$weft' run ../pattern.safetensors.recipe.conf -o pattern -q $quick"
 
 printf '[data]\npath = mine.csv\ntarget = y\n' | cat - alone.conf >with_data.conf
-check "data by a relative path" "$weft" train with_data.conf --zoo zoo.safetensors -o data.safetensors -q
-expect "is found from any folder" 0 "accuracy" sh -c "cd elsewhere && '$weft' run ../data.safetensors.recipe.conf -o data $quick"
-check "a condition of one collection" "$weft" train alone.conf --set model.cond=mlp --zoo zoo.safetensors --cond 1 -o one.safetensors -q
+check "data by a relative path" "$weft" train with_data.conf --zoo zoo.safetensors \
+    -o data.safetensors -q
+expect "is found from any folder" 0 "accuracy" sh \
+    -c "cd elsewhere && '$weft' run ../data.safetensors.recipe.conf -o data $quick"
+check "a condition of one collection" "$weft" train alone.conf --set model.cond=mlp \
+    --zoo zoo.safetensors --cond 1 -o one.safetensors -q
 check "is kept" grep -qx "cond = 1" one.safetensors.manifest.conf
-check "and its recipe runs" sh -c "cd elsewhere && '$weft' run ../one.safetensors.recipe.conf -o one -q $quick"
+check "and its recipe runs" sh \
+    -c "cd elsewhere && '$weft' run ../one.safetensors.recipe.conf -o one -q $quick"
 
 "$weft" zoo head zoo.safetensors -n 12 -o few.safetensors -q >/dev/null
 expect few 0 "little but repeat them" "$weft" fit few.safetensors -m 0.01 -o few_flow.safetensors

@@ -1,12 +1,13 @@
 #!/bin/sh
-# zoo.fresh: networks trained beside the flow, for one collection and for a manifest; what is refused.
+# zoo.fresh: networks trained beside the flow, for one collection and for a manifest; what is
+# refused.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 fresh="--set zoo.fresh=yes --set train.fresh_rate=1"
 
-# 48 networks in slices of 3: a renewal every three updates. Files say where their flow was, so every
-# run is called the same.
+# 48 networks in slices of 3: a renewal every three updates. Files say where their flow was, so
+# every run is called the same.
 expect fresh-run 0 "gmn-refined" "$weft" run "$recipe" $fresh --threads 1 -o run
 cp -r run one
 rm run/flow.safetensors run/nets.safetensors
@@ -16,8 +17,10 @@ expect plain-run 0 "gmn-refined" "$weft" run "$recipe" -o plain
 check "the collection is the same" cmp one/zoo.safetensors plain/zoo.safetensors
 check "the networks are not" sh -c '! cmp -s one/nets.safetensors plain/nets.safetensors'
 expect fresh-changed 2 "zoo.fresh was" "$weft" run "$recipe" -o one
-expect fresh-other-rate 2 "train.fresh_rate was" "$weft" run "$recipe" $fresh --set train.fresh_rate=2 -o one
-expect fresh-measured 0 "gmn-refined" "$weft" run "$recipe" --set zoo.fresh=yes --set train.updates=80 -o measured
+expect fresh-other-rate 2 "train.fresh_rate was" "$weft" run "$recipe" $fresh \
+    --set train.fresh_rate=2 -o one
+expect fresh-measured 0 "gmn-refined" "$weft" run "$recipe" --set zoo.fresh=yes \
+    --set train.updates=80 -o measured
 
 mkdir recipes
 for set in moons spirals; do
@@ -52,11 +55,15 @@ expect fresh-tasks 0 "mean gap at width 1 over 2 collections" "$weft" run tasks.
 printf '[given]\nzoo = ../one/zoo.safetensors\n' >>recipes/all.manifest
 expect fresh-given-task 2 "has no recipe to train networks with" "$weft" run tasks.conf -o given
 
-expect fresh-path 2 "leave zoo.path out" "$weft" run "$recipe" $fresh --set zoo.path=one/zoo.safetensors -o path
+expect fresh-path 2 "leave zoo.path out" "$weft" run "$recipe" $fresh \
+    --set zoo.path=one/zoo.safetensors -o path
 expect fresh-info 0 "trained beside the flow" "$weft" flow info one/flow.safetensors
-expect fresh-train 2 "zoo.fresh belongs to weft run" "$weft" train "$recipe" --zoo one/zoo.safetensors $fresh -o flow
-sed '/^node\|^edge\|^time\|^blocks/d; s/^\[model\]/&\ngenerator = dwf-aligned/' "$recipe" >aligned.conf
-expect fresh-aligned 2 "it wants them aligned" "$weft" run aligned.conf $fresh --set sample.refine_cycles=0 -o aligned
+expect fresh-train 2 "zoo.fresh belongs to weft run" "$weft" train "$recipe" \
+    --zoo one/zoo.safetensors $fresh -o flow
+sed '/^node\|^edge\|^time\|^blocks/d; s/^\[model\]/&\ngenerator = dwf-aligned/' "$recipe" \
+    >aligned.conf
+expect fresh-aligned 2 "it wants them aligned" "$weft" run aligned.conf $fresh \
+    --set sample.refine_cycles=0 -o aligned
 
 # Recipes for the GPU, as far as they can be read here.
 for name in mnist-fresh karhunen-fresh; do

@@ -11,12 +11,15 @@ done
 check page grep -q "average-matched" run/report.html
 check rows-as-they-were cmp run/eval.json "$root/tests/golden/0.1/run/eval.json"
 expect its-own-recipe 0 "report: done before" "$weft" run run/recipe.conf -o run
-expect changed-setting 2 "train.lr was 0.002, now 0.5" "$weft" run run.conf -o run --set train.lr=0.5
+expect changed-setting 2 "train.lr was 0.002, now 0.5" "$weft" run run.conf -o run \
+    --set train.lr=0.5
 expect compared 0 "run refined" "$weft" compare run
 expect flow-with-tasks 0 "left out with probability 0.1" "$weft" flow info tasks.safetensors
-expect manifest 0 "a flow after 2 updates" "$weft" train run.conf -m manifest.conf -o new.safetensors \
+expect manifest 0 "a flow after 2 updates" "$weft" train run.conf -m manifest.conf \
+    -o new.safetensors \
     --set model.cond=linear --set train.updates=2
-expect judged 0 "gmn" "$weft" eval -z run/zoo.safetensors --nets run/nets.safetensors --name gmn --cloud 8
+expect judged 0 "gmn" "$weft" eval -z run/zoo.safetensors --nets run/nets.safetensors --name gmn \
+    --cloud 8
 expect half-done-of-others 3 '"momentum = 0.90000000000000002", asked for is "momentum = 0.8"' \
     "$weft" zoo train half.conf -o half.safetensors --set zoo.momentum=0.8
 cp half.safetensors.parts/0000000002.safetensors part.safetensors

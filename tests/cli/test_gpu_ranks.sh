@@ -3,7 +3,8 @@
 . tests/cli/lib.sh
 emulated=$root/${BUILD:-build}/emulated/weft
 case ${BUILD:-} in /*) emulated=$BUILD/emulated/weft ;; esac
-if [ ! -x "$emulated" ] || ! command -v mpirun >/dev/null 2>&1 || ! "$emulated" version | grep -q '^mpi: .*MPI'; then
+if [ ! -x "$emulated" ] || ! command -v mpirun >/dev/null 2>&1 || ! "$emulated" version |
+    grep -q '^mpi: .*MPI'; then
     echo "skip ranks on a GPU: no emulated program, or no mpirun"
     exit 0
 fi
@@ -22,13 +23,16 @@ cat >programs/cuda_ranks <<'P'
 P
 chmod +x programs/*
 sed '/^held_out/d; /^batch = 8/d' "$root/tests/cli/tiny.conf" >small.conf
-export PROGRAMS="$PWD/programs" BUILD="$PWD" RECIPE="$PWD/small.conf" PRECISION=fp32 BATCH=5 UPDATES=10 WEFT_EMULATOR_DEVICES=1
+export PROGRAMS="$PWD/programs" BUILD="$PWD" RECIPE="$PWD/small.conf" PRECISION=fp32 BATCH=5 \
+    UPDATES=10 WEFT_EMULATOR_DEVICES=1
 MORE=20 expect all-well 0 "=== " "$script"
-check times-of-one grep -q "^ok .*karhunen-lean adamw: 6.500 ms alone, 6.520 ms over NCCL, +0.20 %" out
+check times-of-one grep \
+    -q "^ok .*karhunen-lean adamw: 6.500 ms alone, 6.520 ms over NCCL, +0.20 %" out
 check sums sh -c 'grep -qx "ranks 1, NCCL on" out && grep -qx "ranks 2, NCCL not asked for" out'
 check no-row-failed sh -c '[ "$(grep -c "^ok " out)" = 13 ] && ! grep FAILED out'
 check what-ranks-say grep -q "^ok .*interrupted after update [0-9]*; the checkpoint is saved" out
-check updates-are-timed grep -q "an update of 5, ms: [0-9.]* alone, [0-9.]* over NCCL, [0-9.]* by two" out
+check updates-are-timed grep \
+    -q "an update of 5, ms: [0-9.]* alone, [0-9.]* over NCCL, [0-9.]* by two" out
 echo "[zoo" >small.conf
 sed -i 's/+0[.]/+1./' programs/cuda_loop
 MORE=20 expect too-slow 1 "FAILED  one rank, karhunen-lean adamw: 6.500 ms alone" "$script"

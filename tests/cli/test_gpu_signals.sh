@@ -1,5 +1,6 @@
 #!/bin/sh
-# bench/gpu_signals.sh judges rightly: a script stands in for weft, which is soon, late, deaf to its code, or done before.
+# bench/gpu_signals.sh judges rightly: a script stands in for weft, which is soon, late, deaf to its
+# code, or done before.
 . tests/cli/lib.sh
 cat >"$scratch/weft" <<'P'
 #!/bin/sh
@@ -25,5 +26,6 @@ check seven test "$(grep -c '143   at work$' "$scratch/out")" = 7
 OTHER=late expect one-late 1 "at work  FAILED: more than 1 s" bench/gpu_signals.sh
 OTHER=before expect one-before 1 "NOT MEASURED: it had ended before" bench/gpu_signals.sh
 OTHER=wrong expect wrong-code 1 "at work  FAILED" bench/gpu_signals.sh
-expect no-program 1 "gpu_signals.sh: $scratch/none zoo train" env WEFT="$scratch/none" bench/gpu_signals.sh
+expect no-program 1 "gpu_signals.sh: $scratch/none zoo train" env WEFT="$scratch/none" \
+    bench/gpu_signals.sh
 finish

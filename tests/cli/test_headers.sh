@@ -1,5 +1,6 @@
 #!/bin/sh
-# Every public header compiles alone as C11 and as C++, weft.h has them all, and a C++ program links.
+# Every public header compiles alone as C11 and as C++, weft.h has them all, and a C++ program
+# links.
 . tests/cli/lib.sh
 not_sanitized "headers are compiled as they are"
 strict="-Iinclude -Wall -Wextra -Werror -fsyntax-only"
@@ -33,7 +34,8 @@ library=$(dirname "$weft")
 if [ $have_cxx = no ]; then
     echo "skip C++: there is no c++"
 else
-    check "a C++ program links" c++ -std=c++11 -Iinclude "$scratch/program.cc" -o "$scratch/program" "$library/libweft.so"
+    check "a C++ program links" c++ -std=c++11 -Iinclude "$scratch/program.cc" \
+        -o "$scratch/program" "$library/libweft.so"
     check "a C++ program runs" env LD_LIBRARY_PATH="$library" "$scratch/program"
 fi
 

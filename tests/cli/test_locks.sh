@@ -1,5 +1,6 @@
 #!/bin/sh
-# Two processes and one output: the second says who is at work and ends, or waits; results are those of one process.
+# Two processes and one output: the second says who is at work and ends, or waits; results are those
+# of one process.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
@@ -11,7 +12,8 @@ mkdir whole && (cd whole && "$weft" run "$recipe" -o shared $long -q >/dev/null 
 "$weft" run "$recipe" -o shared $long -q >/dev/null 2>first.err &
 first=$!
 wait_for test -s shared/stage.json
-expect "a second run into the folder" 5 "shared is being made by process $first on " "$weft" run "$recipe" -o shared --set train.updates=50 --seed 7
+expect "a second run into the folder" 5 "shared is being made by process $first on " "$weft" run \
+    "$recipe" -o shared --set train.updates=50 --seed 7
 expect "demo into it" 5 "process $first" "$weft" demo -o shared
 # The same with --wait: when the first has ended, everything is done before.
 # shellcheck disable=SC2086
@@ -26,13 +28,16 @@ wait $second
 check "the second too" test $? -eq 0
 wait $third
 check "and the third" test $? -eq 0
-check "the second says for whom it waits" grep -q "made by process .* on .* since .* UTC; waiting" second.err
+check "the second says for whom it waits" grep -q "made by process .* on .* since .* UTC; waiting" \
+    second.err
 check "and finds everything done" test "$(grep -c 'done before' second.err)" = 6
 for file in zoo.safetensors flow.safetensors nets.safetensors eval.json; do
     # The flow's file says how long it took.
-    [ $file = flow.safetensors ] || check "$file is that of one process" cmp whole/shared/$file shared/$file
+    [ $file = flow.safetensors ] ||
+        check "$file is that of one process" cmp whole/shared/$file shared/$file
 done
-check "no line of the log is lost" test "$(wc -l <whole/shared/flow.safetensors.log.jsonl)" = "$(wc -l <shared/flow.safetensors.log.jsonl)"
+check "no line of the log is lost" test "$(wc -l <whole/shared/flow.safetensors.log.jsonl)" = \
+    "$(wc -l <shared/flow.safetensors.log.jsonl)"
 check "no lock is left" test -z "$(find shared whole -name '*.lock')"
 
 # A killed process holds nothing.
@@ -50,22 +55,27 @@ check "and no lock is left" test -z "$(find killed -name '*.lock')"
 "$weft" zoo train "$recipe" -n 20000 -o many.safetensors -q >/dev/null 2>&1 &
 first=$!
 wait_for test -e .many.safetensors.lock
-expect "two collections into one file" 5 "many.safetensors is being made by process $first" "$weft" zoo train "$recipe" -o many.safetensors --seed 3
+expect "two collections into one file" 5 "many.safetensors is being made by process $first" \
+    "$weft" zoo train "$recipe" -o many.safetensors --seed 3
 kill -TERM $first
 wait $first
-"$weft" train "$recipe" --zoo whole/shared/zoo.safetensors -o one.safetensors --set train.updates=1000000 -q >/dev/null 2>&1 &
+"$weft" train "$recipe" --zoo whole/shared/zoo.safetensors -o one.safetensors \
+    --set train.updates=1000000 -q >/dev/null 2>&1 &
 first=$!
 wait_for test -e .one.safetensors.lock
-expect "two flows into one file" 5 "one.safetensors is being made by process $first" "$weft" train "$recipe" --zoo whole/shared/zoo.safetensors -o one.safetensors
+expect "two flows into one file" 5 "one.safetensors is being made by process $first" "$weft" train \
+    "$recipe" --zoo whole/shared/zoo.safetensors -o one.safetensors
 kill -TERM $first
 wait $first
 "$weft" sample whole/shared/flow.safetensors -n 100000 -o sampled.safetensors -q >/dev/null 2>&1 &
 first=$!
 wait_for test -e .sampled.safetensors.lock
-expect "two samples into one file" 5 "sampled.safetensors is being made by process $first" "$weft" sample whole/shared/flow.safetensors -o sampled.safetensors
+expect "two samples into one file" 5 "sampled.safetensors is being made by process $first" "$weft" \
+    sample whole/shared/flow.safetensors -o sampled.safetensors
 kill -TERM $first
 wait $first
 check "no lock is left after SIGTERM" test -z "$(find . -name '*.lock')"
 mkdir folder
-expect "networks into a folder are refused before they are drawn" 4 "is a folder" "$weft" sample whole/shared/flow.safetensors -n 1000000 -o folder
+expect "networks into a folder are refused before they are drawn" 4 "is a folder" "$weft" sample \
+    whole/shared/flow.safetensors -n 1000000 -o folder
 finish

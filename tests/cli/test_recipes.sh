@@ -1,6 +1,7 @@
 #!/bin/sh
-# The recipes of many tasks and of two domains: manifests beside their recipe, the run's own counts, a paper's numbers; with WEFT_DATA
-# recipes/openml20-small.conf and acs-small.conf at toy size, and the sizes of the full ones.
+# The recipes of many tasks and of two domains: manifests beside their recipe, the run's own counts,
+# a paper's numbers; with WEFT_DATA recipes/openml20-small.conf and acs-small.conf at toy size, and
+# the sizes of the full ones.
 . tests/cli/lib.sh
 cd "$scratch" || exit 1
 
@@ -42,21 +43,27 @@ assert rows["near", "reference"]["n"] == 20 and rows["near", "scratch"]["n"] == 
 assert eval["paper"] == [{"collection": "near", "width": 1.0, "trained": 0.985, "generated": 0.9725}]'
 check "the page quotes the paper" grep -q "0.9725" runs/two/report.html
 "$weft" model info recipes/two.conf --json >model.json
-check model-of-a-manifest python3 -c 'import json; m = json.load(open("model.json")); assert m["arch"] == "2-6-2" and m["parameters"] > 0'
+check model-of-a-manifest python3 \
+    -c 'import json; m = json.load(open("model.json")); assert m["arch"] == "2-6-2" and m["parameters"] > 0'
 sed 's/^paper.*/paper = 1 98.5/' recipes/two.manifest >recipes/bad.manifest
-expect shares 0 "mean gap" "$weft" run recipes/two.conf -o shares --set "train.shares=near: 3, far: 1"
+expect shares 0 "mean gap" "$weft" run recipes/two.conf -o shares \
+    --set "train.shares=near: 3, far: 1"
 sed 's/^batch = 8/&\nshares = nigh: 2/' recipes/two.conf >recipes/shared.conf
 expect shares-taken-back 0 "mean gap" "$weft" run recipes/shared.conf -o back --set train.shares= -q
-expect shares-wrong 2 "COLLECTION: PLACES" "$weft" run recipes/two.conf -o x --set "train.shares=near: 0"
-expect shares-unknown 2 "names nigh, which is no collection" "$weft" run recipes/two.conf -o x --set "train.shares=far: 2, nigh: 3"
-expect paper-wrong 3 "WIDTH: TRAINED GENERATED" "$weft" run recipes/two.conf -o x --set zoo.manifest=recipes/bad.manifest
+expect shares-wrong 2 "COLLECTION: PLACES" "$weft" run recipes/two.conf -o x \
+    --set "train.shares=near: 0"
+expect shares-unknown 2 "names nigh, which is no collection" "$weft" run recipes/two.conf -o x \
+    --set "train.shares=far: 2, nigh: 3"
+expect paper-wrong 3 "WIDTH: TRAINED GENERATED" "$weft" run recipes/two.conf -o x \
+    --set zoo.manifest=recipes/bad.manifest
 
 # The repository's own, at toy size.
 toy="--set zoo.count=3 --set zoo.held_out=2 --set zoo.epochs=1 --set zoo.epochs_max=0 --set zoo.batch=256 --set train.updates=2 --set train.batch=2
  --set model.blocks=1 --set model.node=4 --set model.edge=4 --set model.time=4 --set sample.count=2 --set sample.steps=1 --set eval.subsets=2 -q"
 if [ -s "$WEFT_DATA/cmc/cmc.arff" ]; then
     # shellcheck disable=SC2086
-    expect openml20 0 "over 20 collections" "$weft" run "$root/recipes/openml20-small.conf" $toy --set sample.refine_cycles=1
+    expect openml20 0 "over 20 collections" "$weft" run "$root/recipes/openml20-small.conf" $toy \
+        --set sample.refine_cycles=1
     check openml20-table python3 -c '
 import json
 eval = json.load(open("runs/openml20-small/eval.json"))
@@ -84,13 +91,16 @@ assert [c["name"] for c in eval["mix"]["curves"]] == ["average", "average-1", "a
 assert len(points["clouds"]) == 13 and all(len(c["scores"]) == 2 for c in points["clouds"])'
     check acs-page grep -q "The plane of both domains" runs/acs-small/report.html
     "$weft" zoo info runs/acs-small/zoos/PR.safetensors --json >pr.json
-    check acs-networks python3 -c 'import json; z = json.load(open("pr.json")); assert z["arch"] == "35-32-32-2" and z["parameters"] == 2274'
+    check acs-networks python3 \
+        -c 'import json; z = json.load(open("pr.json")); assert z["arch"] == "35-32-32-2" and z["parameters"] == 2274'
 else echo "skip acs: WEFT_DATA does not name a folder with the tables"; fi
 
 # The full-scale recipes: the paper's fields have the sizes it states.
-size() { "$weft" model info "$root/recipes/$1.conf" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["parameters"])'; }
+size() { "$weft" model info "$root/recipes/$1.conf" --json |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["parameters"])'; }
 check "the paper's ACS field, and the null condition" test "$(size acs-paper)" = $((7849737 + 128))
 openml=$(size openml20-paper)
-check "the paper's field of 20 tasks, 15.13 M" test "${openml:-0}" -gt 15000000 -a "${openml:-0}" -lt 15300000
+check "the paper's field of 20 tasks, 15.13 M" test "${openml:-0}" -gt 15000000 -a "${openml:-0}" \
+    -lt 15300000
 for recipe in openml20 acs; do check "$recipe reads" test "$(size $recipe)" -gt 1000000; done
 finish

@@ -1,11 +1,13 @@
 #!/bin/sh
-# A tiny run end to end: skipped when done, refused when changed, resumed when broken, the same whatever the threads.
+# A tiny run end to end: skipped when done, refused when changed, resumed when broken, the same
+# whatever the threads.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 
 expect run 0 "gmn-refined" "$weft" run "$recipe"
-for file in zoo held-out flow nets nets-direct; do check "leaves $file" test -s runs/tiny/$file.safetensors; done
+for file in zoo held-out flow nets nets-direct
+do check "leaves $file" test -s runs/tiny/$file.safetensors; done
 check report-exists grep -q "</html>" runs/tiny/report.html
 check eval-json is_json runs/tiny/eval.json
 check stage-json is_json runs/tiny/stage.json
@@ -38,8 +40,10 @@ expect run-changed 2 "train.lr was" "$weft" run "$recipe" --set train.lr=0.123
 check "refusal changes nothing" cmp before/flow.safetensors runs/tiny/flow.safetensors
 expect run-changed-data 2 "data.rows was 300, now 400" "$weft" run "$recipe" --set data.rows=400
 expect run-redo 0 "collection: done before" "$weft" run "$recipe" --set train.lr=0.005 --redo
-check "redo makes another flow" test -n "$(cmp before/flow.safetensors runs/tiny/flow.safetensors 2>&1)"
-expect run-report-key 0 "report: " "$weft" run "$recipe" --set train.lr=0.005 --set report.title=Hello
+check "redo makes another flow" test -n "$(cmp before/flow.safetensors runs/tiny/flow.safetensors \
+    2>&1)"
+expect run-report-key 0 "report: " "$weft" run "$recipe" --set train.lr=0.005 \
+    --set report.title=Hello
 check report-title grep -q "weft: Hello" runs/tiny/report.html
 expect report-again 0 "again.html" "$weft" report runs/tiny -o again.html
 check report-again-whole grep -q "</html>" again.html
@@ -76,6 +80,7 @@ else echo "skip read-only-folder: running as root without setpriv, or in a close
 
 # A full disk: a file system of 200 kB, where this may be mounted.
 if unshare -m sh -c 'mkdir -p full && mount -t tmpfs -o size=200k none full' 2>/dev/null; then
-    expect disk-full 4 "full" unshare -m sh -c "mount -t tmpfs -o size=200k none full && exec \"$weft\" run \"$recipe\" -o full/x --set zoo.count=3000 --set zoo.epochs=1 -q"
+    expect disk-full 4 "full" unshare -m sh \
+        -c "mount -t tmpfs -o size=200k none full && exec \"$weft\" run \"$recipe\" -o full/x --set zoo.count=3000 --set zoo.epochs=1 -q"
 else echo "skip disk-full: no tmpfs may be mounted here"; fi
 finish

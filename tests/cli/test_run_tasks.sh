@@ -1,5 +1,6 @@
 #!/bin/sh
-# weft run with a manifest: collections made from recipes, one flow, networks of every task and width, table and page.
+# weft run with a manifest: collections made from recipes, one flow, networks of every task and
+# width, table and page.
 . tests/cli/lib.sh
 cd "$scratch" || exit 1
 mkdir recipes
@@ -49,13 +50,16 @@ for task, arch, half in (("moons", "2-5-2", "2-3-2"), ("spirals", "2-7-3", "2-4-
     assert 0 <= rows[task, 0.5, "gmn-refined"]["accuracy_mean"] <= 1
 gap = sum(rows[t, 1, "gmn-refined"]["accuracy_mean"] - rows[t, 1, "reference"]["accuracy_mean"] for t in ("moons", "spirals")) / 2
 assert abs(eval["gaps"][1]["gap"] - gap) < 1e-9 and eval["gaps"][1]["collections"] == 2'
-check "its networks are collections" "$weft" zoo export runs/all/nets/moons-x0.5.safetensors -i 1 -o net.safetensors
+check "its networks are collections" "$weft" zoo export runs/all/nets/moons-x0.5.safetensors -i 1 \
+    -o net.safetensors
 expect run-again 0 "training: done before" "$weft" run all.conf
 cp -r runs/all before
 rm runs/all/nets/spirals-x1.safetensors runs/all/zoos/moons.safetensors
 expect run-mends 0 "held-out: done before" "$weft" run all.conf
-check "a lost collection comes back" cmp before/zoos/moons.safetensors runs/all/zoos/moons.safetensors
-check "lost networks come back the same" cmp before/nets/spirals-x1.safetensors runs/all/nets/spirals-x1.safetensors
+check "a lost collection comes back" cmp before/zoos/moons.safetensors \
+    runs/all/zoos/moons.safetensors
+check "lost networks come back the same" cmp before/nets/spirals-x1.safetensors \
+    runs/all/nets/spirals-x1.safetensors
 # Killed when a collection stood in its place and its parts were not yet removed.
 mkdir runs/all/zoos/moons.safetensors.parts
 python3 -c '
@@ -74,7 +78,8 @@ expect report-again 0 "again.html" "$weft" report runs/all -o again.html
 expect run-json 0 '"gaps"' "$weft" run all.conf --set sample.widths=2 --json -q
 
 # Rows by name: controls where there is a collection to control.
-expect run-rows-named 0 "mean gap" "$weft" run all.conf --redo --set sample.widths=0.5,1 --set eval.rows=scratch,random,perturbation-0.3,gmn-refined,reference
+expect run-rows-named 0 "mean gap" "$weft" run all.conf --redo --set sample.widths=0.5,1 \
+    --set eval.rows=scratch,random,perturbation-0.3,gmn-refined,reference
 check run-named-rows python3 -c '
 import json
 rows = [(r["width"], r["name"]) for r in json.load(open("runs/all/eval.json"))["rows"] if r["collection"] == "moons"]
@@ -85,12 +90,17 @@ assert rows == [(0.5, "scratch"), (0.5, "random"), (0.5, "gmn-refined"), (1, "sc
 printf '[moons]\nzoo = before/zoos/moons.safetensors\ndata = recipes/moons.conf\n[spirals]\nzoo = before/zoos/spirals.safetensors\n' >given.manifest
 sed -e 's/^manifest.*/manifest = given.manifest/' -e 's/^refine_cycles.*//' all.conf >given.conf
 expect run-given 0 "mean gap at width 1 over 1 collections" "$weft" run given.conf
-check "given collections stand" test -s before/zoos/moons.safetensors -a -s before/zoos/spirals.safetensors
+check "given collections stand" test -s before/zoos/moons.safetensors \
+    -a -s before/zoos/spirals.safetensors
 
 # Along a condition, between two collections of one architecture.
-sed -e 's/2-7-3/2-5-2/' -e 's/name = spirals/name = moons\nseed = 4\nnoise = 0.3/' recipes/spirals.conf >recipes/noisy.conf
-printf '[clear]\nrecipe = moons.conf\ncond = 0\n[noisy]\nrecipe = noisy.conf\ncond = 1\n' >recipes/domains.manifest
-sed -e 's/all.manifest/domains.manifest/' -e 's/^widths.*/conds = 0,0.5,1\nguidance = 1.5\nguidance_between = 4/' -e 's/^cond = linear/cond = mlp/' all.conf >domains.conf
+sed -e 's/2-7-3/2-5-2/' -e 's/name = spirals/name = moons\nseed = 4\nnoise = 0.3/' \
+    recipes/spirals.conf >recipes/noisy.conf
+printf '[clear]\nrecipe = moons.conf\ncond = 0\n[noisy]\nrecipe = noisy.conf\ncond = 1\n' \
+    >recipes/domains.manifest
+sed -e 's/all.manifest/domains.manifest/' \
+    -e 's/^widths.*/conds = 0,0.5,1\nguidance = 1.5\nguidance_between = 4/' \
+    -e 's/^cond = linear/cond = mlp/' all.conf >domains.conf
 expect run-domains 0 "reference" "$weft" run domains.conf
 check domains-rows python3 -c '
 import json
@@ -117,11 +127,13 @@ check domains-page grep -q "Similarity to each collection" runs/domains/report.h
 cp -r runs/domains domains-before
 rm runs/domains/nets/cond0.5.safetensors runs/domains/points.json
 expect domains-mend 0 "training: done before" "$weft" run domains.conf
-check "lost networks come back the same" cmp domains-before/nets/cond0.5.safetensors runs/domains/nets/cond0.5.safetensors
+check "lost networks come back the same" cmp domains-before/nets/cond0.5.safetensors \
+    runs/domains/nets/cond0.5.safetensors
 check "and the points" cmp domains-before/points.json runs/domains/points.json
 expect domains-report 0 "again.html" "$weft" report runs/domains -o again.html
 expect domains-json 0 '"mix"' "$weft" run domains.conf --json -q
-expect domains-rows-named 0 "perturbation" "$weft" run domains.conf --redo --set eval.rows=reference,perturbation-0.2,perturbation,gmn
+expect domains-rows-named 0 "perturbation" "$weft" run domains.conf \
+    --redo --set eval.rows=reference,perturbation-0.2,perturbation,gmn
 check domains-named-rows python3 -c '
 import json
 rows = [(r["cond"], r["name"]) for r in json.load(open("runs/domains/eval.json"))["rows"] if r["on"] == "noisy"]
@@ -129,15 +141,19 @@ assert rows == [(1, "reference"), (1, "perturbation-0.2"), (1, "perturbation"), 
 sed 's/^widths.*/conds = 0,1/' all.conf >tasks.conf
 expect conds-of-tasks 2 "the conditions have 2" "$weft" run tasks.conf -o x
 expect conds-and-widths 2 "not both" "$weft" run domains.conf -o x --set sample.widths=1
-expect conds-alone 2 "sample.conds belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x --set sample.conds=1
+expect conds-alone 2 "sample.conds belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x \
+    --set sample.conds=1
 
 expect train-from-recipes 3 "weft run makes it" "$weft" train all.conf -o flow.safetensors
 expect widths-wrong 2 "different factors above 0" "$weft" run all.conf -o x --set sample.widths=1,1
-expect widths-words 2 "sample.widths needs numbers" "$weft" run all.conf -o x --set sample.widths=wide
-expect widths-alone 2 "belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x --set sample.widths=1
+expect widths-words 2 "sample.widths needs numbers" "$weft" run all.conf -o x \
+    --set sample.widths=wide
+expect widths-alone 2 "belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x \
+    --set sample.widths=1
 expect manifest-and-arch 2 "leave zoo.arch out" "$weft" run all.conf -o x --set zoo.arch=2-3-2
 printf '[a]\nrecipe = recipes/moons.conf\nzoo = before/zoos/moons.safetensors\n' >bad.manifest
-expect both-ways 3 "a collection and a recipe" "$weft" run all.conf -o x --set zoo.manifest=bad.manifest
+expect both-ways 3 "a collection and a recipe" "$weft" run all.conf -o x \
+    --set zoo.manifest=bad.manifest
 printf '[a]\nrecipe = nowhere.conf\n' >bad.manifest
 expect lost-recipe 3 "nowhere.conf" "$weft" run all.conf -o x --set zoo.manifest=bad.manifest
 printf '[a]\nrecipe = recipes/moons.conf\ndata = moons\n' >bad.manifest

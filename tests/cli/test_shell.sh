@@ -4,7 +4,8 @@
 export WEFT_RECIPES="$root/tests/cli"
 cd "$scratch" || exit 1
 expect recipe-by-name 0 "parameters" "$weft" model info tiny
-expect recipe-unknown 3 "there is no file tinny, and no recipe of that name (did you mean tiny?)" "$weft" model info tinny
+expect recipe-unknown 3 "there is no file tinny, and no recipe of that name (did you mean tiny?)" \
+    "$weft" model info tinny
 expect recipe-path 3 "none/tiny" "$weft" model info none/tiny
 cp "$weft" "$scratch/alone"
 expect recipes-none 0 "none: make install puts them beside the program" env WEFT_RECIPES= "$scratch/alone" help recipes
@@ -13,7 +14,8 @@ cp "$root/tests/cli/tiny.conf" other.conf
 expect file-first 0 "parameters" "$weft" model info other.conf
 
 "$weft" help --man >weft.1
-check man-sections sh -c 'for s in NAME SYNOPSIS COMMANDS RECIPES ENVIRONMENT "EXIT STATUS"; do grep -q "^.SH $s" weft.1 || exit 1; done'
+check man-sections sh \
+    -c 'for s in NAME SYNOPSIS COMMANDS RECIPES ENVIRONMENT "EXIT STATUS"; do grep -q "^.SH $s" weft.1 || exit 1; done'
 check man-settings grep -q 'lr = 0.002' weft.1
 if command -v groff >/dev/null; then
     check man-is-clean sh -c '! groff -man -Tutf8 -ww weft.1 2>&1 >man.txt | grep .'
@@ -49,9 +51,12 @@ offers bash-help-shell "bash zsh fish" weft help --completion ""
 offers bash-activation "silu sigmoid" weft zoo import c -a s
 if command -v fish >/dev/null; then
     "$weft" help --completion fish >weft.fish
-    for pair in "weft zoo tr:train" "weft sample f --solver eu:euler" "weft run r --set train.lr:train.lr=" "weft run tin:tiny" "weft help zoo tr:train" "weft help versi:version"; do
+    for pair in "weft zoo tr:train" "weft sample f --solver eu:euler" \
+        "weft run r --set train.lr:train.lr=" "weft run tin:tiny" "weft help zoo tr:train" \
+        "weft help versi:version"; do
         got=$(fish -c "source ./weft.fish; complete -C '${pair%%:*}'" 2>&1 | cut -f 1)
-        if [ "$got" = "${pair#*:}" ]; then pass "fish: ${pair%%:*}"; else fail "fish: ${pair%%:*}" "$got"; fi
+        if [ "$got" = "${pair#*:}" ]; then pass "fish: ${pair%%:*}"
+        else fail "fish: ${pair%%:*}" "$got"; fi
     done
 else echo "skip fish: not installed"; fi
 if command -v zsh >/dev/null; then

@@ -1,5 +1,6 @@
 #!/bin/sh
-# SIGINT and SIGTERM in the middle of training: saved, exit 130 and 143, and the same networks in the end.
+# SIGINT and SIGTERM in the middle of training: saved, exit 130 and 143, and the same networks in
+# the end.
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 mkdir "$scratch/whole" "$scratch/broken"
@@ -12,7 +13,8 @@ interrupt() {
     # shellcheck disable=SC2086
     "$weft" run "$recipe" $long 2>err >out &
     pid=$!
-    wait_for grep -q '"training"' runs/tiny/stage.json || fail "interrupt $1" "training did not begin"
+    wait_for grep -q '"training"' runs/tiny/stage.json ||
+        fail "interrupt $1" "training did not begin"
     wait_for test -s err # an earlier run may have begun it, and this one not be ready for signals
     sleep "$3"
     kill -"$1" $pid
@@ -33,7 +35,8 @@ cd "$scratch/whole" || exit 1
 # shellcheck disable=SC2086
 "$weft" run "$recipe" $long -q >/dev/null
 cd "$scratch" || exit 1
-check "broken and whole runs end in the same networks" cmp broken/runs/tiny/nets.safetensors whole/runs/tiny/nets.safetensors
+check "broken and whole runs end in the same networks" cmp broken/runs/tiny/nets.safetensors \
+    whole/runs/tiny/nets.safetensors
 check "and the same table" cmp broken/runs/tiny/eval.json whole/runs/tiny/eval.json
 
 # Killed outright: nothing half-written is taken for a result, and the end is the same.
@@ -47,18 +50,22 @@ wait $pid 2>/dev/null
 # shellcheck disable=SC2086
 expect "goes on after SIGKILL" 0 "gmn-refined" "$weft" run "$recipe" $long
 cd "$scratch" || exit 1
-check "killed and whole runs end in the same networks" cmp killed/runs/tiny/nets.safetensors whole/runs/tiny/nets.safetensors
+check "killed and whole runs end in the same networks" cmp killed/runs/tiny/nets.safetensors \
+    whole/runs/tiny/nets.safetensors
 
 # A signal before there is any work to save.
-"$weft" run "$recipe" --out "$scratch/early" --set zoo.count=200000 --set zoo.epochs=400 -q 2>err >/dev/null &
+"$weft" run "$recipe" --out "$scratch/early" --set zoo.count=200000 --set zoo.epochs=400 \
+    -q 2>err >/dev/null &
 pid=$!
 wait_for test -s early/stage.json
 kill -INT $pid
 wait $pid
 check "SIGINT in the collection exits 130" test $? -eq 130
 
-# In the midst of networks that take minutes each. Under load a process may wait for the processor: 10 s, not 2.
-printf '[data]\nname = digits\n[zoo]\narch = 64-1024-1024-10\ncount = 2\nepochs = 2000\n' >large.conf
+# In the midst of networks that take minutes each. Under load a process may wait for the processor:
+# 10 s, not 2.
+printf '[data]\nname = digits\n[zoo]\narch = 64-1024-1024-10\ncount = 2\nepochs = 2000\n' \
+    >large.conf
 "$weft" zoo train large.conf -o large.safetensors -q 2>err >/dev/null &
 pid=$!
 wait_for test -d large.safetensors.parts

@@ -118,7 +118,8 @@ END
     done
 }
 all_small() {
-    for test in field:against_cpu field:fused field:lean_nodes field:many_nodes field:split_chains field:wide_nodes \
+    for test in field:against_cpu field:fused field:lean_nodes field:many_nodes field:split_chains \
+        field:wide_nodes \
         field:equivariance field:equal_bits field:training nodes:block net:programs lstar:messages \
         lstar:edges lstar:large_logits ops:float ops:bf16 ops:attention ops:wide; do
         name=${test%:*}-${test#*:} order=${WEFT_EMULATOR_SEED:-1}

@@ -58,7 +58,7 @@ WF_API const char *wf_comm_host(const wf_comm *comm, int rank);
 /* Of the context's communicator. */
 WF_API int wf_ctx_rank(const wf_ctx *ctx);
 WF_API int wf_ctx_ranks(const wf_ctx *ctx);
-/* Rank 0's answer becomes everybody's, so that all take the same branch.
+/* All ranks get rank 0's answer, so that all take the same branch.
  * Returns WF_OK, or the status of a rank that failed meanwhile. */
 WF_API wf_status wf_ctx_decide(wf_ctx *ctx, bool *answer);
 /* This rank has failed: shared calls of the others end with `status` and a sentence that names rank

@@ -54,7 +54,7 @@ WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_set
  * Returns WF_ERR_INPUT or, for an override, WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_refuse(wf_ctx *ctx, const wf_recipe *recipe, const char *section,
                                   const char *key, const char *allowed);
-/* Refuses keys that nobody asked for. Returns WF_OK, WF_ERR_INPUT or, for an override,
+/* Refuses keys that no call has asked for. Returns WF_OK, WF_ERR_INPUT or, for an override,
  * WF_ERR_USAGE. */
 WF_API wf_status wf_recipe_finish(wf_ctx *ctx, const wf_recipe *recipe);
 /* The recipe with all overrides, as text that reads back to the same; free() it. NULL: out of

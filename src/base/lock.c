@@ -126,7 +126,7 @@ static wf_status take(wf_ctx *ctx, const char *path, wf_lock *lock) {
 
 static const char mark_ending[] = ".lock";
 
-/* A mark that nobody holds: K2, as its holder. */
+/* Removes a mark that no process holds: takes the lock first (K2). */
 static void remove_dead_mark(const char *path) {
     int fd;
     char who[who_bytes];

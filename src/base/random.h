@@ -52,7 +52,7 @@ static inline WF_HD uint32_t wf_rng_permuted(const wf_rng *rng, uint32_t n, uint
 /* Place b of batch `batch_number` when `count` things are gone through in epochs, each in an
  * order of its own that belongs to (seed, epoch, purpose, step), in batches of `batch`. What is
  * left of an epoch after its last whole batch is dropped. With fewer things than a batch has
- * places, every batch is an epoch, and its order is gone round. */
+ * places, every batch is an epoch, and its order is repeated. */
 static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, uint32_t step,
                                             uint32_t count, uint32_t batch, uint64_t batch_number,
                                             uint32_t b) {

@@ -248,7 +248,7 @@ wf_status cli_eval(wf_run_app *app) {
 
 /* --- align ------------------------------------------------------------------------------------ */
 
-/* Mean cosine of all networks to network `to`, as they stand. */
+/* Mean cosine of all networks to network `to`, without matching. */
 static wf_status mean_cosine(wf_run_app *app, const char *path, size_t to, double *out) {
     wf_zoo *zoo;
     float *weights = NULL;

@@ -166,7 +166,7 @@ bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference) {
     if (fault != NULL && fault[0] != 0)
         wf_warn(ctx, "%s is damaged (%s); the reference is computed again", path, fault);
     wf_st_close(file);
-    /* Of writers that were killed while another one made this file: nobody writes it again. */
+    /* Removes what killed writers left beside this file: no later writer would do it. */
     if (fault == NULL) wf_remove_dead_siblings_of(path);
     return fault == NULL;
 }

@@ -58,7 +58,7 @@ static void add_table_rows(const wf_op *op, size_t first, size_t rows, float *ru
 static bool add_rows(wf_tape *tape, const wf_op *op, int which, size_t first, size_t rows,
                      float *running) {
     wf_tensor in[WF_OP_INPUTS], out = *op->out[0];
-    if (out.grad == NULL) return true; /* nobody reads the result */
+    if (out.grad == NULL) return true; /* the result is not read */
     if (op->kind == WF_OP_add_table) {
         add_table_rows(op, first, rows, running);
         return true;

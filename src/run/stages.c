@@ -215,8 +215,8 @@ json_t *wf__run_stages_recipe(const wf_run_stages *stages) {
     return json_object_get(json_object_get(stages->record, recipe_entry), "outputs");
 }
 
-/* The entry of another recipe goes first: killed between, the recipe has no digest, not a wrong
- * one. */
+/* The entry of another recipe is removed first: a process that is killed in between leaves a recipe
+ * without a digest, not with a wrong one. */
 wf_status wf__run_stages_keep_recipe(wf_run_app *app, wf_run_stages *stages, const char *name,
                                      const char *path, const char *text) {
     char digest[33];

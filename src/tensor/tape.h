@@ -186,7 +186,7 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
  * its edges leave. desc: without tables; h: the nodes. All three operations of a block are then
  * given the same memory for partial sums, `slots`, which blocks share (models/edge_bundles.h says
  * how much they take). With slots, data of hb, to_dst and to_src and gradients of ad and as are
- * the kernels' own, and nobody else may read them. */
+ * the kernels' own, and no other operation may read them. */
 bool wf_lean_slots_fit(const wf_tape *tape, const wf_part *part, const wf_lean_desc *desc,
                        wf_tensor *h);
 

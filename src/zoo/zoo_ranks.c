@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* Rank 0's knowledge of what is trained becomes everybody's; then each rank keeps a share of what
+/* All ranks learn from rank 0 which networks are trained; then each rank keeps a share of what
  * is not. */
 static wf_status share_out(wf_ctx *ctx, zoo_collection *all) {
     size_t count = all->desc->count, waiting = 0, next = 0;

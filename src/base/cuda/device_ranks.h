@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct wf_device_ranks wf_device_ranks;
 
-/* Of the context's ranks and its GPU; collective. *out NULL: one rank needs nobody. */
+/* Of the context's ranks and its GPU; collective. *out NULL: there is one rank. */
 wf_status wf_device_ranks_open(wf_ctx *ctx, wf_device_ranks **out);
 /* The streams have passed all calls, and no captured one is launched again. Accepts NULL. */
 void wf_device_ranks_close(wf_device_ranks *ranks);

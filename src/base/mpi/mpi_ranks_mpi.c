@@ -203,7 +203,7 @@ static void end_when_stuck(wf_comm *comm, double now) {
     wf_mpi *mpi = comm->mpi;
     if (mpi->failed_at == 0) mpi->failed_at = now;
     if (comm->failed_rank == comm->rank || now - mpi->failed_at < 1e-3 * stuck_ms) return;
-    if (atomic_load(&comm->ctx) == NULL) return; /* it is on its way out */
+    if (atomic_load(&comm->ctx) == NULL) return; /* it is about to end */
     if (comm->desc.stuck != NULL) comm->desc.stuck(comm->desc.user, comm->sentence);
     else MPI_Abort(MPI_COMM_WORLD, wf_status_exit_code(WF_ERR_RANK));
 }

@@ -2,7 +2,7 @@
  *
  *   eb (E, de)   x = [m | z] (E, M + 2de)   F = to_dst, R = to_src (N, M)
  * Multiply-adds an edge at equal widths d: forward 6 d^2; backward 4 (x again) + 2 (dz) + 2 (dw2) +
- * 4 (deb) + 4 (dw1). A last block, whose messages nobody wants, does without the m half. The gate's
+ * 4 (deb) + 4 (dw1). A last block, whose messages are not used, does without the m half. The gate's
  * gradient needs no second product with w2: with P_g = sum over a graph's edges of de' z',
  *   dw2 = sum_g (1 + gate_g) P_g (rows scaled)     dgate_g[k] = w2[k].P_g[k] + c2[k] sum de'[k] */
 #include "models/cpu/edge_tile.h"
@@ -12,7 +12,7 @@ typedef struct lean {
     const wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb;
     const wf_tensor *out, *mean, *to_dst, *to_src;
     int de, hidden, messages, ldx;
-    int first; /* columns of x before it are not computed: messages that nobody wants */
+    int first; /* columns of x before it are not computed: messages that are not used */
     node_softmax softmax;
     edge_tile tile;
     real *x, *o; /* (tile, ldx), (tile, e->ld) */

@@ -232,7 +232,7 @@ bool WF_FN(wf_to_tokens_forward)(const wf_op *op, wf_arena *arena) {
 bool WF_FN(wf_to_tokens_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
     const wf_tensor *x = op->in[0], *y = op->out[0];
-    if (!wanted(x)) return true; /* an input whose gradient nobody asked for */
+    if (!wanted(x)) return true; /* an input whose gradient is not wanted */
     over_rows(op, x->rows, x->cols, move_tokens, &(token_view){x, y, true, true, true});
     return true;
 }

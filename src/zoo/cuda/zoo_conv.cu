@@ -235,8 +235,9 @@ __device__ void first_forward(const conv_plan &plan, const block_place &me) {
 }
 
 /* Products of a layer's tiles of pixels with 16 of `channels` channels at a time. The operand of a
- * pixel begins `shift` places below and to the right of it in `image`. product(a, first, pairs, sum)
- * multiplies pairs of eight channels from 16 * first on; keep(tile, channel, sum) takes eight. */
+ * pixel begins `shift` places below and to the right of it in `image`. product(a, first, pairs,
+ * sum) multiplies pairs of eight channels from 16 * first on, keep(tile, channel, sum) takes
+ * eight. */
 template <class Product, class Keep>
 __device__ inline void each_tile(const conv_layer &layer, const conv_image &image, int shift,
                                  int channels, const block_place &me, Product product, Keep keep) {

@@ -94,8 +94,8 @@ template <int D, int Q, int MS> struct worker {
           place(__shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0)) {
         refresh();
     }
-    /* Who I am, again: what is derived from it need not stay in registers from one phase to the
-     * next. */
+    /* Computes the place of this thread again, so that what is derived from it need not stay in
+     * registers from one phase to the next. */
     __device__ void refresh() {
         int id;
         asm volatile("mov.u32 %0, %%tid.x;" : "=r"(id));

@@ -125,7 +125,8 @@ struct ahead_computer : computing<D, Q, MS> {
 
     __device__ void message_strip(int s) {
         refresh();
-        float x[strip_tiles][4], degree[3] = {1, 1, 1}; /* half the pull, as slopes are doubled */
+        float x[strip_tiles][4];
+        float degree[3] = {1, 1, 1}; /* half the factors, as slopes are doubled */
         float4 weights[2];
         const int nodes[3] = {rows.a, rows.b[0], rows.b[1]};
         next().template take<1>(x);
@@ -143,7 +144,7 @@ struct ahead_computer : computing<D, Q, MS> {
         else gradients(s).template arrive<0>();
         if constexpr (Attention) {
             gradients(s).attend(x, weights, base::vectors() + s * strip, at::messages);
-        } else { /* by what a node's messages pull */
+        } else { /* the factors of the gradients of a node's messages */
             const float by[2] = {__fdividef(0.5f, degree[1]), __fdividef(0.5f, degree[2])};
             gradients(s).combine(x, __fdividef(0.5f, degree[0]), by, rows.there);
         }

@@ -244,7 +244,7 @@ template <int D, int Q> void add_up(const wf_op *op, const lean_gradient &p) {
     bool slots = op->in[9] != NULL; /* node_tables.cu adds them up, and sets what it keeps */
     if (slots) cancel_zero(op->in[2]), cancel_zero(op->in[3]);
     else sum_partials<D, Q>(op, p);
-    /* The rest beside what follows: nobody waits for it. */
+    /* The rest runs beside what follows: no later launch of the block waits for it. */
     for (const wf_tensor *t : {w1, w2, c2, Q > 1 || slots ? modulation : NULL})
         if (wanted(t)) writes.push_back(grad_range(t));
     launch_scope scope(for_partial_sums, reads, writes);

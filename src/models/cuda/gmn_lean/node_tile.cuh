@@ -7,7 +7,7 @@
  *   tile     in registers, in the layout of mma.cuh: a lane has rows g and g + 8 of its warp's 16
  *            and of every 16 columns the four from 4c on. Products take their left operands from
  *            registers, so that nothing between two products leaves them
- *   rows     a row's results depend on that row alone: the same bits in any company. Rows after the
+ *   rows     a row's results depend on that row alone: the same bits in any batch. Rows after the
  *            last repeat it and are not stored
  * Kept operands and gradients are in bf16, four neighbours of a lane as 8 bytes. */
 #ifndef WF_MODELS_CUDA_GMN_LEAN_NODE_TILE_CUH

@@ -322,7 +322,7 @@ bool to_tokens_forward(const wf_op *op, wf_arena *) {
     return launched();
 }
 bool to_tokens_backward(const wf_op *op, wf_arena *) {
-    if (!wanted(op->in[0])) return true; /* an input whose gradient nobody asked for */
+    if (!wanted(op->in[0])) return true; /* an input whose gradient is not wanted */
     move_tokens(op, op->in[0], op->out[0], true, true, true);
     return launched();
 }

@@ -45,7 +45,7 @@ lean-nodes-field-1  1  field lean_nodes   lean-sum-*-two-bf16
 lean-nodes-field-2  2  field lean_nodes   lean-mean-*-folded-bf16
 kernel-field        2  field kernels      lean-sum-20x34-kernels-bf16
 kernel-field-64     4  field kernels      lean-sum-64x64-kernels-bf16
-kernel-field-128    1  field kernels      lean-sum-256x128-kernels-bf16
+kernel-field-128    1  field kernels      lean-sum-128x128-kernels-bf16
 lstar-fused-field-1 1  field fused        lstar-sum-*-two-bf16
 lstar-fused-field-2 2  field fused        lstar-sum-*-two-bf16
 float-field         3  field against_cpu  lean-sum-*-folded-float

@@ -207,7 +207,7 @@ static void test_kernels(void **state) {
                                         NULL};
     for (int width = 0; width < 3; width++) {
         wf_field_desc desc = small(0, 0);
-        if (width > 0) desc.edge = 64 * width, desc.node = width == 1 ? 64 : 256;
+        if (width > 0) desc.edge = 64 * width, desc.node = desc.edge;
         desc.blocks = 2;
         desc.encoder = width == 0 ? WF_ENCODER_SINE : WF_ENCODER_SCALAR;
         desc.activation = width == 1 ? WF_FIELD_ACT_SILU : WF_FIELD_ACT_GELU;

@@ -182,8 +182,11 @@ sanitize() {
     piece "$check-$1" env WEFT_EXACT_BLOCKS=1 WEFT_TEST_FILTER="$2" WEFT_CUDA_SMALL=1 "$choice" \
         compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 5 "$gpu/$3"
 }
-# NCCL for cuda_loop: the system's, or PyTorch's.
-theirs=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib")' 2>/dev/null)
+# NCCL for cuda_loop and cuBLASLt for cuda_products: the system's, or PyTorch's.
+theirs=$(python3 -c 'import importlib
+for name in "nccl", "cublas":
+    try: print(list(importlib.import_module("nvidia." + name).__path__)[0] + "/lib", end=":")
+    except ImportError: pass' 2>/dev/null)
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib:/usr/local/cuda/lib64:$theirs"
 # Every program that is run must be there before the first one starts.
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"

@@ -8,12 +8,13 @@ attention. Its update is a draw from networks in the device's memory, forward, b
 weights, which weft's has where the recipe says so. weft's is taken from the log of weft train
 without its first lines. Networks are random ones: no data set is needed.
 
-    torch_rivals.py [--device cuda] [--seconds 2] [--threads 1] [RECIPE ...]
+    torch_rivals.py [--device cuda] [--seconds 2] [--threads 1] [--modes MODE,...] [RECIPE ...]
     recipes/rivals/RECIPE.conf
 
-Without a recipe: the digits-* on the CPU, karhunen-* and mnist-* on a GPU. Columns: eager,
-torch.compile, torch.compile with CUDA graphs (mode reduce-overhead, on a GPU); last, how many times
-as long the best of them takes as weft. WEFT names the program."""
+Without a recipe: the digits-* on the CPU, karhunen-* and mnist-* on a GPU. Columns, and modes:
+eager, torch.compile (compile), torch.compile with CUDA graphs (graphs: mode reduce-overhead, on a
+GPU); last, how many times as long the best of them takes as weft. Most of the time goes to
+compiling: --modes graphs is a third of it. WEFT names the program."""
 import argparse
 import json
 import os
@@ -204,7 +205,8 @@ def milliseconds(loss, p, lr, options):
 
 def modes_of(options):
     compiles = ("compile", "graphs") if options.device == "cuda" else ("compile",)
-    return ("eager", *(compiles if hasattr(torch, "compile") else ()))
+    modes = ("eager", *(compiles if hasattr(torch, "compile") else ()))
+    return [mode for mode in modes if mode in options.modes.split(",")]
 
 
 def compare(name, folder, options):
@@ -250,7 +252,7 @@ def compare(name, folder, options):
                 f"{cells[mode]:9.3f}" if mode in cells else f"{'-':>9}"
                 for mode in modes_of(options)
             )
-            + f"   x {min(cells.values()) / mine:.2f}",
+            + (f"   x {min(cells.values()) / mine:.2f}" if cells else ""),
             flush=True,
         )
 
@@ -262,8 +264,11 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--modes", default="eager,compile,graphs")
     parser.add_argument("recipes", nargs="*")
     options = parser.parse_args()
+    if not modes_of(options):
+        parser.error(f"--modes {options.modes}: none is there; eager, compile and graphs, of this torch")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     if options.device == "cuda":

@@ -44,8 +44,8 @@
 #   mnist-fresh      recipes/mnist-fresh.conf as it is; then 1, 3, 10, 30 times 10,000 distinct
 #                    networks at equal total time
 #   karhunen-fresh   the same on karhunen, with 12,000
-#   mnist-fixed      10,000 stored networks: weight decay, weights of the lowest validation loss, a
-#                    shorter EMA, a smaller field
+#   mnist-fixed      10,000 stored networks: weight decay, dropout, weights of the lowest validation
+#                    loss, a shorter EMA, a smaller field
 #   karhunen-fixed   the same on karhunen, with 12,000, judged against all
 #   openml20         20 tasks from one flow: the recipe, fresh networks, wider fields, more of
 #                    letter, a larger batch; in equal time
@@ -402,6 +402,7 @@ fixed() {
     for seed in 0 1 2; do
         echo "$1-$seed $2 $(seeds $seed)"
         echo "$1-decay-$seed $2 $(seeds $seed) train.weight_decay=0.1"
+        echo "$1-dropout-$seed $2 $(seeds $seed) model.dropout=0.1"
     done
     echo "$1-validation $2 train.weights=validation"
     echo "$1-ema99 $2 train.ema=0.99"
@@ -409,7 +410,7 @@ fixed() {
 }
 run_mnist_fixed() {
     need_mnist
-    plan 9 "$m_ms" 8 50000
+    plan 12 "$m_ms" 8 50000
     fixed mnist-fixed \
         "$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50" \
         "model.node=128 model.edge=64" | together
@@ -417,7 +418,7 @@ run_mnist_fixed() {
 }
 run_karhunen_fixed() {
     need_karhunen
-    plan 9 "$k_ms" 5 20000
+    plan 12 "$k_ms" 5 20000
     fixed karhunen-fixed "$estimate karhunen.conf $k train.limit=$middle train.updates=$updates" \
         "$(width 32)" | together
     table karhunen-fixed "$out"/karhunen-fixed*/

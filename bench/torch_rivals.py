@@ -268,7 +268,7 @@ def main():
     parser.add_argument("recipes", nargs="*")
     options = parser.parse_args()
     if not modes_of(options):
-        parser.error(f"--modes {options.modes}: none is there; eager, compile and graphs, of this torch")
+        parser.error(f"--modes {options.modes}: this torch has none of them")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     if options.device == "cuda":

@@ -90,6 +90,7 @@ static inline void case_forward(field_case *c, bool keep) {
     wf_field_input input = {
         .batch = &c->batch, .w = c->w, .t = c->t, .keep = keep, .fast = c->fast};
     if (c->field->cond_size > 0) input.cond = c->cond, input.drop = c->drop;
+    if (c->desc.dropout > 0) input.training = true, input.seed = 4, input.update = 2;
     assert_ok(c->ctx, wf_field_forward(c->ctx, c->field, c->params, &input, c->v));
 }
 static inline void case_backward(field_case *c) {

@@ -385,11 +385,14 @@ static void build_attention(setup *s) {
     if (s->variant == 2) fill(s, qkv, qkv->data, 0.5);
     wf_attention(&s->tape, qkv, heads, tokens);
 }
+/* Variants: values, gains in some columns. */
 static void build_dropout(setup *s) {
     uint32_t *update = indices(s, 1, 1);
     *update = 11;
     wf_dropout_key key = {.seed = 5, .update = placed(s, update, 1), .row = 3};
-    wf_dropout(&s->tape, rows(s, 6, s->size), 0.3, 2, &key);
+    wf_tensor *x = rows(s, 6, s->size);
+    if (s->variant == 0) wf_dropout(&s->tape, x, 0.3, 2, &key);
+    else wf_dropout_gains(&s->tape, x, 0.3, 2, &key, some_indices(s, x->cols, 2));
 }
 static void build_add_table(setup *s) {
     wf_tensor *x = rows(s, 9, s->size + 3), *table = flat(s, 4, s->size);
@@ -548,6 +551,7 @@ static inline int variants_of(wf_op_kind kind) {
     case WF_OP_gather:
     case WF_OP_norm:
     case WF_OP_edge_features: return 3;
+    case WF_OP_dropout:
     case WF_OP_add_table:
     case WF_OP_batch_norm:
     case WF_OP_mse:

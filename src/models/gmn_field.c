@@ -39,6 +39,7 @@ typedef struct gmn_field {
     int first_part, last_part; /* those of the last forward */
     bool ready;                /* a forward with keep stands */
     bool on_gpu;               /* where it was */
+    uint32_t update;           /* its number: dropout's key points here */
     gmn_inputs inputs;
     gmn_cuda_cache gpu;
 } gmn_field;
@@ -235,7 +236,9 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
     field->ready = false;
     field->on_gpu = false;
     WF_TRY(check_batch(ctx, field, batch, input->cond));
-    if (field->base.dtype == WF_F32) WF_TRY(wf_use_cuda(ctx, &field->on_gpu));
+    bool drops = input->training && field->layout.desc.dropout > 0;
+    /* Programs over host arrays have no dropout, those of training loops do. */
+    if (field->base.dtype == WF_F32 && !drops) WF_TRY(wf_use_cuda(ctx, &field->on_gpu));
     if (field->on_gpu) {
         gmn_cuda_desc desc = cuda_desc(field);
         WF_TRY(wf__gmn_cuda_field_forward(ctx, &field->gpu, &desc, params, input, v));
@@ -243,6 +246,7 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
         return WF_OK;
     }
     cut(field, batch);
+    field->update = input->update;
     field->first_part = input->last_part > 0 ? input->first_part : 0;
     field->last_part = input->last_part > 0 ? input->last_part : field->n_parts;
     for (int p = field->first_part; keep && p < field->last_part; p++)
@@ -261,6 +265,7 @@ static wf_status gmn_forward(wf_ctx *ctx, wf_field *base, const void *params,
                                  .t = input->t,
                                  .cond = input->cond,
                                  .drop = input->drop,
+                                 .dropout = {input->seed, drops ? &field->update : NULL, 0},
                                  .keep = keep,
                                  .v = v,
                                  .watched = ctx};

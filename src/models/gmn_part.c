@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 typedef struct network {
     gmn_part *part;
@@ -517,12 +518,34 @@ static void lstar_block(network *n, block_state *b) {
     if (!b->last) update_global(n, b, false);
 }
 
-/* Shifts, scales and gates of all blocks. */
+/* Which columns of a block's modulation are scales. */
+static const uint32_t *scale_columns(network *n) {
+    gmn_columns columns = wf__gmn_columns(n->desc);
+    const int first[3] = {columns.node, columns.edge, columns.global};
+    const int width[3] = {n->desc->node, n->desc->edge, n->desc->edge};
+    size_t bytes = (size_t)columns.width * sizeof(uint32_t);
+    uint32_t *out = wf_tape_host(n->tape, bytes);
+    if (out == NULL) return NULL;
+    memset(out, 0, bytes);
+    for (int k = 0; k < 3; k++)
+        for (int c = 0; c < width[k]; c++) out[first[k] + width[k] + c] = 1;
+    return wf_tape_upload(n->tape, out, bytes);
+}
+
+/* Shifts, scales and gates of all blocks. Dropout is here: LN(x) (1 + scale) without its factor is
+ * a channel that the block does not see. A row belongs to a network, so the channel is missing in
+ * all of its nodes or edges, and relabelled hidden units still relabel the velocity. */
 static wf_tensor **modulations(network *n) {
     int blocks = n->desc->blocks;
     wf_tensor **out = wf_tape_host(n->tape, (size_t)blocks * sizeof *out);
-    for (int k = 0; out != NULL && k < blocks; k++)
+    bool drops = n->desc->dropout > 0 && n->in->dropout.update != NULL;
+    wf_dropout_key key = n->in->dropout;
+    key.row += (uint32_t)n->part->first_graph;
+    const uint32_t *scales = drops ? scale_columns(n) : NULL;
+    for (int k = 0; out != NULL && k < blocks; k++) {
         out[k] = affine(n, &n->layout->blocks[k].adaln, n->s);
+        if (drops) out[k] = wf_dropout_gains(n->tape, out[k], n->desc->dropout, k, &key, scales);
+    }
     return out;
 }
 

@@ -24,6 +24,7 @@ typedef struct gmn_inputs {
     const wf_batch *batch;
     const void *w, *t, *cond;
     const uint8_t *drop;
+    wf_dropout_key dropout; /* of the batch's first network; update NULL: no dropout */
     bool keep;
     void *v;
     const wf_ctx *watched; /* of the tapes */

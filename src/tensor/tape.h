@@ -259,6 +259,10 @@ wf_tensor *wf_attention(wf_tape *tape, wf_tensor *qkv, int heads, int tokens);
 /* y = x / (1 - p) where kept, else 0; each value is kept with probability 1 - p. key NULL: y is x.
  * site: 0..255, another one for each dropout of a model. */
 wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key);
+/* The same of gains, which enter elsewhere as 1 + x: y = (1 + x) / (1 - p) - 1 where kept, else -1,
+ * in the columns c with gains[c] != 0 (uploaded); the others stay. */
+wf_tensor *wf_dropout_gains(wf_tape *tape, wf_tensor *x, double p, int site,
+                            const wf_dropout_key *key, const uint32_t *gains);
 /* y = x, y[r][column..] += table[map[r]]: learned positions. Continues x. */
 wf_tensor *wf_add_table(wf_tape *tape, wf_tensor *x, wf_tensor *table, int column,
                         const uint32_t *map);

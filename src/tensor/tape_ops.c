@@ -332,11 +332,17 @@ wf_tensor *wf_attention(wf_tape *tape, wf_tensor *qkv, int heads, int tokens) {
     return made(tape, &op, qkv->rows, qkv->cols / 3);
 }
 
-wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key) {
+wf_tensor *wf_dropout_gains(wf_tape *tape, wf_tensor *x, double p, int site,
+                            const wf_dropout_key *key, const uint32_t *gains) {
     if (tape->failed || key == NULL) return tape->failed ? NULL : x;
     assert(p >= 0 && p < 1 && site >= 0 && site < 256);
-    wf_op op = {.kind = WF_OP_dropout, .in = {x}, .value = p, .mode = site, .key = *key};
+    wf_op op = {
+        .kind = WF_OP_dropout, .in = {x}, .value = p, .mode = site, .key = *key, .map = gains};
     return made(tape, &op, x->rows, x->cols);
+}
+
+wf_tensor *wf_dropout(wf_tape *tape, wf_tensor *x, double p, int site, const wf_dropout_key *key) {
+    return wf_dropout_gains(tape, x, p, site, key, NULL);
 }
 
 wf_tensor *wf_add_table(wf_tape *tape, wf_tensor *x, wf_tensor *table, int column,

@@ -317,6 +317,8 @@ static void twenty_updates_agree(void **state) {
         fit.precondition = false;
         twenty_updates("adamw, decay, warm-up, neither EMA nor clip", dense, 1, field, fit);
         twenty_updates("muon, matched", dense, 1, field, short_fit());
+        field.dropout = 0.3;
+        twenty_updates("muon, matched, dropout", dense, 1, field, short_fit());
         fit = short_fit();
         fit.kept = WF_KEPT_BEST;
         fit.weight_decay = 0.1;
@@ -342,6 +344,7 @@ static void reruns_and_resumed_runs_have_the_same_bits(void **state) {
         bench b;
         bench_open(&b, dense, 3);
         wf_field_desc field = odd_field(WF_LAYOUT_LEAN, 2);
+        field.dropout = 0.3;
         wf_fit_desc fit = short_fit();
         fit.precision = fast ? WF_PRECISION_BF16 : WF_PRECISION_FP32;
         wf_flow *whole, *again, *pieces, *streamed;

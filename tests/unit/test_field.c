@@ -127,6 +127,7 @@ static void test_gradient_lean(void **state) {
     check_gradient(desc, mixed);
     desc.fold_rows = 6;
     desc.activation = WF_FIELD_ACT_SILU;
+    desc.dropout = 0.3;
     check_gradient(desc, folded);
 }
 
@@ -144,6 +145,7 @@ static void test_gradient_lstar(void **state) {
     check_gradient(desc, mixed);
     desc.fold_rows = 6;
     desc.activation = WF_FIELD_ACT_GELU;
+    desc.dropout = 0.3;
     check_gradient(desc, folded);
 }
 
@@ -203,6 +205,7 @@ static void test_equivariance(void **state) {
             desc.blocks = 3;
             desc.messages = (wf_messages)messages;
             desc.encoder = (wf_encoder)messages;
+            desc.dropout = messages == 1 ? 0.4 : 0;
             check_equivariance(desc, networks);
             desc.fold_rows = 6;
             check_equivariance(desc, folds);
@@ -276,6 +279,7 @@ static void test_threads_and_keep(void **state) {
     for (int layout = 0; layout < 2; layout++) {
         wf_field_desc desc = small((wf_layout)layout);
         desc.node = desc.edge = 32;
+        desc.dropout = 0.2;
         void *v = NULL, *grad = NULL;
         for (int threads = 1; threads <= 5; threads += 2) {
             char text[16];
@@ -395,6 +399,60 @@ static void test_null_condition(void **state) {
     }
     free(before);
     case_close(&c);
+}
+
+/* Dropout works in training alone; networks of a batch and updates have masks of their own. */
+static void test_dropout(void **state) {
+    (void)state;
+    static const char *const twins[] = {"3-4-2", "3-4-2", NULL};
+    for (int layout = 0; layout < 2; layout++) {
+        wf_field_desc desc = small((wf_layout)layout);
+        field_case plain = case_open(desc, WF_F32, twins);
+        desc.dropout = 0.5;
+        field_case c = case_open(desc, WF_F32, twins);
+        size_t n = c.batch.n_params, half = n / 2;
+        for (field_case *each = &plain; each != NULL; each = each == &plain ? &c : NULL) {
+            memcpy((float *)each->w + half, each->w, half * sizeof(float));
+            ((float *)each->t)[1] = ((float *)each->t)[0];
+        }
+        case_forward(&plain, false);
+        float *v = c.v, *without = plain.v, *kept = calloc(n, sizeof *kept);
+        assert_memory_equal(without, without + half, half * sizeof *v);
+        wf_field_input input = {.batch = &c.batch, .w = c.w, .t = c.t, .seed = 1, .update = 5};
+        assert_ok(c.ctx, wf_field_forward(c.ctx, c.field, c.params, &input, c.v));
+        assert_memory_equal(v, without, n * sizeof *v);
+        input.training = true;
+        assert_ok(c.ctx, wf_field_forward(c.ctx, c.field, c.params, &input, c.v));
+        assert_memory_not_equal(v, without, half * sizeof *v);
+        assert_memory_not_equal(v, v + half, half * sizeof *v);
+        memcpy(kept, v, n * sizeof *v);
+        input.update = 6;
+        assert_ok(c.ctx, wf_field_forward(c.ctx, c.field, c.params, &input, c.v));
+        assert_memory_not_equal(v, kept, half * sizeof *v);
+        free(kept);
+        case_close(&plain);
+        case_close(&c);
+    }
+}
+
+/* Only the product of time and top frequency counts. */
+static void test_time_frequency(void **state) {
+    (void)state;
+    wf_field_desc desc = small(WF_LAYOUT_LEAN);
+    field_case fast = case_open(desc, WF_F64, mixed);
+    desc.time_frequency = 250;
+    field_case slow = case_open(desc, WF_F64, mixed);
+    size_t n = fast.batch.n_params;
+    double *a = fast.v, *b = slow.v, gap = 0;
+    case_forward(&fast, false);
+    case_forward(&slow, false);
+    for (size_t i = 0; i < n; i++) gap = fmax(gap, fabs(a[i] - b[i]));
+    assert_true(gap > 1e-3);
+    for (int k = 0; k < fast.n; k++) ((double *)fast.t)[k] /= 4;
+    case_forward(&fast, false);
+    for (size_t i = 0; i < n; i++) assert_close(a[i], b[i], 1e-12);
+    case_close(&fast);
+    case_close(&slow);
 }
 
 /* --- initial values --------------------------------------------------------------------------- */
@@ -548,6 +606,8 @@ int main(void) {
         cmocka_unit_test(test_threads_and_keep),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_null_condition),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_time_frequency),
         cmocka_unit_test(test_init),
         cmocka_unit_test(test_bad_input),
         cmocka_unit_test(test_interruption),

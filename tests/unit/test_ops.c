@@ -322,6 +322,16 @@ static void test_dropout_values(void **state) {
             same += (at(y[0], r, c) != 0) == (at(y[1], r, c) != 0);
             same += (at(y[0], r, c) != 0) == (at(y[2], r, c) != 0);
         }
+    /* Gains: the same places lose 1 + x in the odd columns, and the even ones stay. */
+    uint32_t gains[width];
+    for (int c = 0; c < width; c++) gains[c] = c % 2;
+    update = 7;
+    wf_tensor *g = wf_dropout_gains(&s.tape, x, 0.25, 0, &key, gains);
+    for (int r = 0; r < count; r++)
+        for (int c = 0; c < width; c++) {
+            double gain = at(y[0], r, c) != 0 ? (1 + at(x, r, c)) / 0.75 - 1 : -1;
+            assert_close(at(g, r, c), gains[c] ? gain : at(x, r, c), 1e-13);
+        }
     for (int k = 0; k < 3; k++) assert_close(kept[k] / (count * width), 0.75, 0.03);
     assert_close(same / (2.0 * count * width), 0.625, 0.03); /* 0.75^2 + 0.25^2 */
     wf_tape_free(&s.tape);

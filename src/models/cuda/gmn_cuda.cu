@@ -89,6 +89,9 @@ wf_status build(wf_ctx *ctx, const gmn_cuda_desc *field, const wf_field_program_
     in.t = buffers->t;
     in.cond = buffers->cond;
     in.drop = buffers->drop;
+    in.dropout.seed = desc->seed;
+    in.dropout.update = desc->lent.update;
+    in.dropout.row = desc->first;
     in.keep = desc->keep;
     in.v = buffers->v;
     own->part.first_graph = 0;

@@ -59,10 +59,12 @@ bool WF_FN(wf_layer_norm_backward)(const wf_op *op, wf_arena *arena) {
 }
 
 /* --- dropout ---------------------------------------------------------------------------------- */
-/* out [+]= in where kept, over 1 - p. */
+/* out [+]= in where kept, over 1 - p. With op->map the columns that it names are gains, which count
+ * from -1 on: forward (not add) they lose 1 + in. */
 static inline __attribute__((always_inline)) void drop_row(const wf_op *op, int row, const real *in,
                                                            real *out, int cols, const bool add) {
     const wf_dropout_key *key = &op->key;
+    const uint32_t *gains = op->map;
     const uint32_t limit = (uint32_t)(op->value * 16777216.0); /* of 24 bits */
     const real factor = (real)(1 / (1 - op->value));
     for (int first = 0; first < cols; first += 4) {
@@ -70,7 +72,10 @@ static inline __attribute__((always_inline)) void drop_row(const wf_op *op, int 
                                         *key->update, key->row + (uint32_t)row, WF_RNG_DROPOUT};
         wf_philox(counter, key->seed, word);
         for (int c = first; c < first + 4 && c < cols; c++) {
-            real value = word[c - first] >> 8 >= limit ? in[c] * factor : 0;
+            bool kept = word[c - first] >> 8 >= limit;
+            real value = kept ? in[c] * factor : 0;
+            if (gains != NULL && gains[c] == 0) value = in[c];
+            else if (gains != NULL && !add) value = kept ? (1 + in[c]) * factor - 1 : -1;
             out[c] = add ? out[c] + value : value;
         }
     }

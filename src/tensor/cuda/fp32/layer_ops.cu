@@ -144,6 +144,7 @@ struct dropout_four {
     float *out;
     int cols, ld;
     bool add;
+    const uint32_t *gains; /* columns that are gains (tape.h), or NULL */
     __device__ void operator()(int row, int four) const {
         uint32_t word[4], counter[4] = {(site << 24) + (uint32_t)four, *key.update,
                                         key.row + (uint32_t)row, WF_RNG_DROPOUT};
@@ -152,6 +153,10 @@ struct dropout_four {
             size_t at = (size_t)row * ld + 4 * four + i;
             bool kept = 4 * four + i < cols && word[i] >> 8 >= limit;
             float value = kept ? in[at] * factor : 0;
+            if (gains != NULL && 4 * four + i < cols) {
+                if (gains[4 * four + i] == 0) value = in[at];
+                else if (!add) value = kept ? (1 + in[at]) * factor - 1 : -1;
+            }
             out[at] = add ? out[at] + value : value;
         }
     }
@@ -166,7 +171,8 @@ void drop(const wf_op *op, const float *in, float *out, bool add) {
                          out,
                          x->cols,
                          x->ld,
-                         add};
+                         add,
+                         op->map};
     each(four, x->rows, (x->ld + 3) / 4);
 }
 } // namespace

@@ -127,6 +127,8 @@ need-lib:
 	@CC="$(CC)" tools/need.sh gcc zlib1g-dev libjansson-dev libxxhash-dev
 need-test: need-lib
 	@CC="$(CC)" tools/need.sh libcmocka-dev python3 g++ openmpi-bin libopenmpi-dev
+need-python:
+	@tools/need.sh python3
 need-oracle: need-lib
 	@tools/need.sh python3-torch python3-scipy python3-sklearn
 # With the reference BLAS PyTorch is slow, and being faster than that says nothing.
@@ -135,7 +137,7 @@ need-bench: need-oracle
 need-check:
 	@tools/need.sh clang clang-format
 .PHONY: FORCE all help demo docs bench bench-ranks install clean format compile_commands.json \
-        need-lib need-test need-oracle need-bench need-check
+        need-lib need-test need-python need-oracle need-bench need-check
 
 # --- the library and the program ----------------------------------------------------------------
 $(LIB_OBJ) $(ABSENT_OBJ) $(CLI_OBJ): | need-lib

@@ -241,7 +241,7 @@ def main():
                "OMPI_MCA_rmaps_base_oversubscribe": "1"}
         environment = dict(
             os.environ, **mpi, PATH=f"{programs}:{build}:{os.environ['PATH']}", ROOT=str(ROOT),
-            PYTHONPATH=str(ROOT / "python"), WEFT_LIBRARY=str(build / "libweft.so"),
+            PYTHONPATH=f"{ROOT}/python:{ROOT}/tests", WEFT_LIBRARY=str(build / "libweft.so"),
         )
 
         def folder_of(script, made={}):

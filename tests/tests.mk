@@ -169,6 +169,8 @@ chaos-long: $(BUILD)/weft-cpu $(CHAOS) ## the same for MINUTES=15, with sanitize
 chaos-full: $(BUILD)/weft-cpu $(CHAOS) ## every call and request for memory failed, killed, cut off: hours
 	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --full $(BUILD)/chaos/tried.txt
 
+layering claims: need-python
+
 layering:
 	@tools/layering.py
 	@tools/header_comments.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the list of results pages, newest first, with the heading and first sentence of each."""
+"""Prints the list of results pages, newest first, with the date and the heading of each."""
 import re
 import sys
 
@@ -8,5 +8,6 @@ print("# Results\n\nEvery figure that weft claims comes from one of these pages:
 for path in sorted(sys.argv[1:], reverse=True):
     lines = open(path).read().split("\n")
     title = next(line[2:] for line in lines if line.startswith("# "))
+    title = re.sub(r"^\d{4}-\d\d-\d\d: | \(\d{4}-\d\d-\d\d\)$", "", title)  # the date stands before it
     name = path.split("/")[-1]
-    print(f"- {name[:10]} [{title}](results/{name})")
+    print(f"- {name[:10]} [{title[0].upper() + title[1:]}](results/{name})")

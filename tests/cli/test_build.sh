@@ -23,6 +23,9 @@ check "lines are short" has "printf.*CC src/base/arena.c"
 check "tests can be made" plan V=1 NVCC= test
 check "tests ask for their packages" has "need.sh.*libcmocka-dev"
 
+check "checks can be made" plan V=1 NVCC= layering claims
+check "checks ask for Python" has "need.sh python3$"
+
 for package in $(sed -n '/^need-lib:/,/^need-test/s/.*need.sh //p' Makefile); do
     for file in Dockerfile Dockerfile.cuda; do
         check "$file has $package" grep -qw -e "$package" $file

@@ -2,6 +2,20 @@
 # Files that the documents name must exist: whoever moves one meets the sentence about it here.
 . "$(dirname "$0")/lib.sh"
 not_sanitized "it looks at documents"
+# The site is made by Python-Markdown: a list, table or formula that follows a line of text is part of it.
+parted() {
+    awk 'FNR == 1 { before = "" }
+         /^```/ { fence = !fence; before = ""; next }
+         fence { next }
+         before ~ /^[^ |#<-]/ && before !~ /^[0-9]+[.] / &&
+             (/^[|]/ || /^- / || /^[0-9]+[.] / || /^    /) { print FILENAME ":" FNR ": " $0; bad = 1 }
+         { before = $0 }
+         END { exit bad }' "$@"
+}
+check "lists, tables and formulas stand behind a blank line" parted README.md CONTRIBUTING.md docs/*.md docs/results/*.md
+printf 'Text:\n- an item\n' >"$scratch/run-on.md"
+expect "one that does not is found" 1 "run-on.md:2" parted "$scratch/run-on.md"
+
 for page in README.md CONTRIBUTING.md docs/*.md; do
     [ -f "$page" ] || continue
     missing=

@@ -45,6 +45,7 @@ size_t wf__table_find(const wf_table *table, const char *name, size_t length, si
 }
 
 wf_status wf__table_add_row(wf_ctx *ctx, wf_table *table, size_t line, const char ***cells) {
+    WF_TRY(wf__data_look(ctx, table->rows, table->label));
     if (table->rows == table->capacity) {
         size_t limit = WF_TABLE_MAX_CELLS / table->columns;
         if (table->rows >= limit)
@@ -68,9 +69,26 @@ wf_status wf__table_add_row(wf_ctx *ctx, wf_table *table, size_t line, const cha
     return WF_OK;
 }
 
+/* The first byte that is not UTF-8, or `size`. */
+static wf_status find_bad_byte(wf_ctx *ctx, const char *label, const char *text, size_t size,
+                               size_t *bad) {
+    enum { piece = 1 << 24, longest_character = 4 };
+    for (*bad = 0; *bad < size;) {
+        size_t left = size - *bad, count = left < piece ? left : piece;
+        WF_TRY(wf__data_look(ctx, 0, label));
+        size_t good = wf_utf8_check(text + *bad, count);
+        *bad += good;
+        /* The piece may end within a character; the next one begins with it. */
+        if (good == count || (count < left && good > count - longest_character)) continue;
+        return WF_OK;
+    }
+    return WF_OK;
+}
+
 wf_status wf__check_text(wf_ctx *ctx, const char *label, const char *text, size_t size) {
     const char *nul = memchr(text, 0, size);
-    size_t bad = nul != NULL ? (size_t)(nul - text) : wf_utf8_check(text, size);
+    size_t bad = nul != NULL ? (size_t)(nul - text) : 0;
+    if (nul == NULL) WF_TRY(find_bad_byte(ctx, label, text, size, &bad));
     if (bad == size) return WF_OK;
     size_t line = 1;
     for (size_t i = 0; i < bad; i++) line += text[i] == '\n';
@@ -137,6 +155,7 @@ static const char *cell(const wf_table *table, size_t row, size_t column) {
 
 wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, double *out) {
     const wf_column *from = &table->column[column];
+    WF_TRY(wf__data_look(ctx, 0, table->label));
     if (from->values != NULL) {
         memcpy(out, from->values, table->rows * sizeof *out);
         return WF_OK;
@@ -147,6 +166,7 @@ wf_status wf__table_numbers(wf_ctx *ctx, const wf_table *table, size_t column, d
     }
     for (size_t r = 0; r < table->rows; r++) {
         const char *text = cell(table, r, column);
+        WF_TRY(wf__data_look(ctx, r, table->label));
         if (text == NULL) {
             out[r] = NAN;
             continue;
@@ -199,7 +219,7 @@ static size_t drop_repeats(const char **sorted, size_t count) {
 }
 
 /* The distinct texts of a column, sorted by bytes, appended to `found` (room for all rows), which
- * has `count` already. */
+ * has `count` already. Repeats are dropped on the way, so that what is sorted stays small. */
 static wf_status distinct_texts(wf_ctx *ctx, const wf_table *table, size_t column, wf_arena *arena,
                                 const char **found, size_t *count) {
     const wf_column *from = &table->column[column];
@@ -214,10 +234,16 @@ static wf_status distinct_texts(wf_ctx *ctx, const wf_table *table, size_t colum
         }
     } else {
         bool failed = false;
+        size_t full = *count + 65536;
         for (size_t r = 0; r < table->rows; r++) {
             const char *text = cell_text(table, r, column, arena, &failed);
             if (failed) return wf_fail(ctx, WF_ERR_MEMORY, "levels: out of memory");
+            WF_TRY(wf__data_look(ctx, r, table->label));
             if (text != NULL) found[(*count)++] = text;
+            if (*count < full) continue;
+            qsort(found, *count, sizeof *found, compare_text);
+            *count = drop_repeats(found, *count);
+            full = 2 * *count + 65536;
         }
     }
     qsort(found, *count, sizeof *found, compare_text);
@@ -313,8 +339,9 @@ wf_status wf__table_codes(wf_ctx *ctx, const wf_table *table, size_t column,
         bool failed = false;
         coded key = {cell_text(table, r, column, &scratch, &failed), 0};
         out[r] = -1;
+        status = wf__data_look(ctx, r, table->label);
         if (failed) status = wf_fail(ctx, WF_ERR_MEMORY, "levels: out of memory");
-        if (key.text == NULL) continue;
+        if (key.text == NULL || status != WF_OK) continue;
         const coded *hit = bsearch(&key, sorted, count, sizeof *sorted, compare_coded);
         if (hit != NULL) out[r] = hit->code;
         else status = unknown_level(ctx, table, r, column, key.text, levels, count);

@@ -234,18 +234,32 @@ static void set_name(const wf_data_desc *desc, wf_dataset *data) {
     data->name[length] = 0;
 }
 
-void wf__dataset_fingerprint(wf_dataset *data) {
+static wf_status add_bytes(wf_ctx *ctx, const wf_dataset *data, wf_sha256 *hash, const void *bytes,
+                           size_t count) {
+    static const size_t piece = 1 << 24;
+    for (const char *at = bytes; count > 0;) {
+        size_t some = count < piece ? count : piece;
+        WF_TRY(wf__data_look(ctx, 0, data->name));
+        wf_sha256_add(hash, at, some);
+        at += some;
+        count -= some;
+    }
+    return WF_OK;
+}
+
+wf_status wf__dataset_fingerprint(wf_ctx *ctx, wf_dataset *data) {
     wf_sha256 hash;
     uint64_t shape[4] = {data->n_train, data->n_test, (uint64_t)data->inputs,
                          (uint64_t)data->classes};
     size_t row = (size_t)data->inputs * sizeof(float);
     wf_sha256_start(&hash);
     wf_sha256_add(&hash, shape, sizeof shape);
-    wf_sha256_add(&hash, data->x_train, data->n_train * row);
-    wf_sha256_add(&hash, data->y_train, data->n_train * sizeof *data->y_train);
-    wf_sha256_add(&hash, data->x_test, data->n_test * row);
-    wf_sha256_add(&hash, data->y_test, data->n_test * sizeof *data->y_test);
+    WF_TRY(add_bytes(ctx, data, &hash, data->x_train, data->n_train * row));
+    WF_TRY(add_bytes(ctx, data, &hash, data->y_train, data->n_train * sizeof *data->y_train));
+    WF_TRY(add_bytes(ctx, data, &hash, data->x_test, data->n_test * row));
+    WF_TRY(add_bytes(ctx, data, &hash, data->y_test, data->n_test * sizeof *data->y_test));
     wf_sha256_end(&hash, data->fingerprint);
+    return WF_OK;
 }
 
 static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *from,
@@ -267,8 +281,7 @@ static wf_status make_dataset(wf_ctx *ctx, const wf_data_desc *desc, making *fro
                      &data->y_train));
     WF_TRY(make_part(ctx, from, from->test != NULL ? from->test : from->table, from->test_rows,
                      data->n_test, &data->x_test, &data->y_test));
-    wf__dataset_fingerprint(data);
-    return WF_OK;
+    return wf__dataset_fingerprint(ctx, data);
 }
 
 wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,

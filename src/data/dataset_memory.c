@@ -83,10 +83,9 @@ static wf_status make(wf_ctx *ctx, const char *name, int inputs, int classes, co
         status = copy_part(ctx, test, inputs, &data->x_test, &data->y_test, &data->n_test);
     if (status == WF_OK) status = name_all(ctx, "", data->classes, &data->class_names);
     if (status == WF_OK) status = name_all(ctx, "x", data->inputs, &data->input_names);
-    if (status == WF_OK) {
-        wf__dataset_fingerprint(data);
-        *out = data;
-    } else wf_dataset_free(data);
+    if (status == WF_OK) status = wf__dataset_fingerprint(ctx, data);
+    if (status == WF_OK) *out = data;
+    else wf_dataset_free(data);
     return status;
 }
 

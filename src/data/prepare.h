@@ -69,7 +69,8 @@ wf_status wf__prepare_apply(wf_ctx *ctx, const char *json, const wf_table *table
 wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
                                   const wf_table *test, wf_dataset **out);
 
-void wf__dataset_fingerprint(wf_dataset *data); /* over both parts as they stand */
+/* Over both parts as they stand. */
+wf_status wf__dataset_fingerprint(wf_ctx *ctx, wf_dataset *data);
 
 /* A table sampled from a Bayesian network of the table from->bng, with from's columns, rows and
  * bng_seed (bng.c). On failure *out is to be freed too. */

@@ -93,11 +93,10 @@ wf_status wf__prepare_fit_bytes(wf_ctx *ctx, wf_preparation *preparation, const 
     WF_TRY(find_bytes(ctx, preparation, table, &bytes, &work.stride));
     if (bytes == NULL) return WF_OK;
     work.bytes = bytes;
-    wf_parallel(ctx, (preparation->columns + columns_at_once - 1) / columns_at_once, fit_some,
-                &work);
+    size_t chunks = (preparation->columns + columns_at_once - 1) / columns_at_once;
+    *done = wf_parallel_stoppable(ctx, chunks, fit_some, &work);
     free(bytes);
-    *done = true;
-    return WF_OK;
+    return *done ? WF_OK : wf__data_look(ctx, 0, table->label);
 }
 
 static void apply_some(void *work_, size_t chunk, int worker) {
@@ -130,8 +129,8 @@ wf_status wf__prepare_rows_bytes(wf_ctx *ctx, const wf_preparation *preparation,
             return WF_OK;
         }
     work.bytes = bytes;
-    wf_parallel(ctx, (n_rows + rows_at_once - 1) / rows_at_once, apply_some, &work);
+    size_t chunks = (n_rows + rows_at_once - 1) / rows_at_once;
+    *done = wf_parallel_stoppable(ctx, chunks, apply_some, &work);
     free(bytes);
-    *done = true;
-    return WF_OK;
+    return *done ? WF_OK : wf__data_look(ctx, 0, table->label);
 }

@@ -335,6 +335,7 @@ static wf_status read_inputs(npz *z, const array *a, const uint8_t *bytes, wf_ta
     for (size_t i = 0; i < a->count && values != NULL; i++) {
         size_t r = a->fortran ? i % rows : i / columns, c = a->fortran ? i / rows : i % columns;
         double value = value_at(a, bytes, i);
+        WF_TRY(wf__data_look(z->ctx, i, z->label));
         if (isinf(value) || fabs(value) > 1e299)
             return wf_fail(z->ctx, WF_ERR_INPUT, "%s: array '%s', row %zu, column %zu is %g",
                            z->label, a->name, r, c, value);
@@ -379,6 +380,7 @@ static wf_status read_labels(npz *z, const array *a, const uint8_t *bytes, wf_ta
     double *values = memory;
     const char **cells = memory;
     for (size_t r = 0; r < a->count; r++) {
+        WF_TRY(wf__data_look(z->ctx, r, z->label));
         if (!texts) values[r] = value_at(a, bytes, r);
         else if ((cells[r] = text_at(a, bytes, r, &out->arena)) == NULL)
             return wf_fail(z->ctx, WF_ERR_INPUT, "%s: array '%s', row %zu is no text", z->label,

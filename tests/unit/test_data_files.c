@@ -355,6 +355,105 @@ static void medians_agree_with_sorting(void **state) {
     wf_ctx_free(ctx);
 }
 
+/* Files of a size that takes a while to read: 100,000 rows. */
+static char *many_rows(const char *header, size_t *size) {
+    enum { rows = 100000, longest = 32 };
+    char *text = malloc(strlen(header) + (size_t)rows * longest + 1);
+    char *at = text + sprintf(text, "%s", header);
+    for (int r = 0; r < rows; r++)
+        at += sprintf(at, "%d,%s,%d\n", r, r % 3 == 0 ? "red" : "blue", r % 2);
+    *size = (size_t)(at - text);
+    return text;
+}
+
+static void a_stop_ends_the_reading_of_tables(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *header;
+    } files[] = {{"stop.csv", "a,b,class\n"},
+                 {"stop.arff", "@relation r\n@attribute a numeric\n@attribute b {red,blue}\n"
+                               "@attribute class {0,1}\n@data\n"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        wf_ctx *ctx = warning_ctx();
+        wf_dataset *data;
+        size_t size;
+        char *text = many_rows(files[i].header, &size);
+        write_file(files[i].name, text, false);
+        free(text);
+        wf_data_desc desc = describe(files[i].name);
+        if (i == 0) desc.categorical = "b";
+        assert_ok(ctx, wf_dataset_open(ctx, &desc, &data));
+        assert_int_equal(data->inputs, 3);
+        assert_string_equal(data->input_names[1], i == 0 ? "b=blue" : "b=red");
+        wf_dataset_free(data);
+        wf_interrupt(ctx);
+        assert_fails(ctx, wf_dataset_open(ctx, &desc, &data), WF_ERR_INTERRUPTED, files[i].name);
+        wf_ctx_free(ctx);
+    }
+}
+
+/* Each part of the work, with what came before it done: none goes on to its end. */
+static void a_stop_ends_each_part_of_the_reading(void **state) {
+    (void)state;
+    wf_ctx *ctx = warning_ctx();
+    wf_table table = {0};
+    size_t size;
+    char *text = many_rows("a,b,class\n", &size);
+    assert_ok(ctx, wf__table_from_delimited(ctx, "rows.csv", text, size, ',', &table));
+    double *numbers = malloc(table.rows * sizeof *numbers);
+    int32_t *codes = malloc(table.rows * sizeof *codes);
+    const char **levels;
+    size_t count;
+    wf_arena arena = {0};
+    assert_ok(ctx, wf__table_numbers(ctx, &table, 0, numbers));
+    assert_true(numbers[99999] == 99999);
+    assert_ok(ctx, wf__table_levels(ctx, &table, 0, NULL, &arena, &levels, &count));
+    assert_int_equal(count, 100000); /* more than are sorted at once */
+    assert_string_equal(levels[99999], "99999");
+    assert_ok(ctx, wf__table_levels(ctx, &table, 1, NULL, &arena, &levels, &count));
+    assert_int_equal(count, 2);
+    assert_ok(ctx, wf__table_codes(ctx, &table, 1, levels, count, codes));
+    assert_int_equal(codes[99999], 1);
+    wf_interrupt(ctx);
+    static const char words[] = "interrupted while reading rows.csv";
+    assert_fails(ctx, wf__table_numbers(ctx, &table, 0, numbers), WF_ERR_INTERRUPTED, words);
+    assert_fails(ctx, wf__table_levels(ctx, &table, 1, NULL, &arena, &levels, &count),
+                 WF_ERR_INTERRUPTED, words);
+    assert_fails(ctx, wf__table_codes(ctx, &table, 1, levels, count, codes), WF_ERR_INTERRUPTED,
+                 words);
+    assert_fails(ctx, wf__check_text(ctx, "rows.csv", "a", 1), WF_ERR_INTERRUPTED, words);
+    wf_dataset data = {.name = "rows.csv",
+                       .n_train = 1,
+                       .inputs = 1,
+                       .x_train = &(float){1},
+                       .y_train = &(int32_t){0}};
+    assert_fails(ctx, wf__dataset_fingerprint(ctx, &data), WF_ERR_INTERRUPTED, words);
+    free(codes);
+    free(numbers);
+    wf_arena_free(&arena);
+    wf__table_free(&table);
+    wf_ctx_free(ctx);
+}
+
+/* Text is checked in pieces of 16 MB, which may end within a character. */
+static void text_is_checked_across_pieces(void **state) {
+    (void)state;
+    wf_ctx *ctx = warning_ctx();
+    enum { piece = 1 << 24, size = piece + 100 };
+    char *text = malloc(size + 1);
+    for (int before = 1; before <= 3; before++) {
+        memset(text, 'x', size);
+        text[size] = '\0';
+        memcpy(text + piece - before, "\xf0\x9f\x98\x80", 4);
+        assert_ok(ctx, wf__check_text(ctx, "long.csv", text, size));
+        text[piece] = 'x'; /* the character is broken off */
+        assert_fails(ctx, wf__check_text(ctx, "long.csv", text, size), WF_ERR_INPUT,
+                     "long.csv:1: a byte that is not UTF-8");
+    }
+    free(text);
+    wf_ctx_free(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preparation_by_hand),
@@ -364,6 +463,9 @@ int main(void) {
         cmocka_unit_test(dropped_string_columns_are_fine),
         cmocka_unit_test(files_are_found_and_told_apart),
         cmocka_unit_test(medians_agree_with_sorting),
+        cmocka_unit_test(a_stop_ends_the_reading_of_tables),
+        cmocka_unit_test(a_stop_ends_each_part_of_the_reading),
+        cmocka_unit_test(text_is_checked_across_pieces),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -136,6 +136,8 @@ void wf_map_give_back(const wf_map *map, size_t from, size_t to) {
     (void)madvise((void *)(uintptr_t)(map->data + from), to - from, MADV_DONTNEED);
 }
 
+size_t wf_piece_bytes = 16 << 20;
+
 /* --- reading ---------------------------------------------------------------------------------- */
 
 /* A growing buffer that never holds more than limit + 1 bytes (one more shows that there is more),
@@ -156,6 +158,9 @@ enum { unpacked_factor = 32, unpacked_floor = 48 << 20 };
 /* `fresh` bytes have arrived. */
 static wf_status buffer_grew(wf_ctx *ctx, wf_buffer *buffer, size_t fresh) {
     buffer->size += fresh;
+    /* What is small is read to its end: it may be needed to save work. */
+    if (buffer->size > wf_piece_bytes && wf_interrupted(ctx))
+        return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while reading %s", buffer->path);
     buffer->over = buffer->enough != NULL && buffer->enough(buffer->bytes, buffer->size, fresh);
     if (buffer->packed == 0 || buffer->size < unpacked_floor ||
         (buffer->size - unpacked_floor) / unpacked_factor <= buffer->packed)
@@ -551,8 +556,6 @@ static const char *writer_name(const wf_writer *writer) {
     return writer->path[0] != '\0' ? writer->path : "the device";
 }
 
-size_t wf_piece_bytes = 16 << 20;
-
 /* Pieces are sent to the disk as they come, so that the end waits for the last piece only. */
 static wf_status end_piece(wf_ctx *ctx, wf_writer *writer) {
     writer->unsynced = 0;
@@ -608,6 +611,20 @@ static wf_status replace_file(wf_ctx *ctx, wf_writer *writer) {
     if (!sync_folder(folder))
         return wf_fail_errno(ctx, WF_ERR_DISK, "%s: its folder cannot be synced", writer->path);
     return WF_OK;
+}
+
+wf_status wf_rename_whole(wf_ctx *ctx, const char *from, const char *path) {
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be opened", from);
+    bool named = fsync(fd) == 0 && rename(from, path) == 0;
+    int code = errno;
+    close(fd);
+    errno = code;
+    if (!named) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", path);
+    char folder[4096];
+    split_path(path, folder);
+    if (sync_folder(folder)) return WF_OK;
+    return wf_fail_errno(ctx, WF_ERR_DISK, "%s: its folder cannot be synced", path);
 }
 
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer) {

@@ -49,6 +49,10 @@ void wf_remove_dead_siblings_of(const char *path);
 void wf_remove_dead_siblings(const char *folder);
 /* Brings to the disk what happened to the names beside `path`, as well as it can. */
 void wf_sync_names(const char *path);
+/* The whole file `from` reaches the disk and takes the name `path` in the same folder. */
+wf_status wf_rename_whole(wf_ctx *ctx, const char *from, const char *path);
+/* Removes the mark that a killed holder of the file's lock has left (lock.c). */
+void wf_remove_dead_lock(const char *path);
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */

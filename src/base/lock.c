@@ -135,6 +135,11 @@ static void remove_dead_mark(const char *path) {
     close(fd);
 }
 
+void wf_remove_dead_lock(const char *path) {
+    char target[max_path], mark[max_path];
+    if (mark_of_file(NULL, path, target, mark) == WF_OK && mark[0] != '\0') remove_dead_mark(mark);
+}
+
 /* Siblings and marks in a folder and those below it: all of it is the holder's. */
 typedef struct sweep {
     const char *folder;

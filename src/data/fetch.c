@@ -9,7 +9,10 @@
  *   http://..., https:// a file as it is
  * A finished file has FILE.fetch.json beside it: where it came from, its size, its SHA-256. While
  * both agree nothing is asked of the network. Unfinished files are FILE.part
- * (base/curl/download.h). */
+ * (base/curl/download.h).
+ * I1  One process at a time fetches a file: it holds the lock of FILE.
+ * I2  The record is written before the file takes its name: a file without a record is somebody
+ *     else's. Killed between the two, the next call fetches the file again. */
 #include "data/fetch.h"
 
 #include "base/curl/download.h"
@@ -280,6 +283,8 @@ static wf_status take_digests(wf_ctx *ctx, const char *path, char sha[65], char 
         got = fread(buffer, 1, piece, file);
         wf_sha256_add(&sha_state, buffer, got);
         wf_md5_add(&md5_state, buffer, got);
+        if (wf_interrupted(ctx))
+            status = wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while reading %s", path);
     }
     if (status == WF_OK && ferror(file))
         status = wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
@@ -292,10 +297,9 @@ static wf_status take_digests(wf_ctx *ctx, const char *path, char sha[65], char 
 
 /* The part of a download against what its publisher, or the user, says. */
 static wf_status check_download(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_desc *desc,
-                                const char *part) {
-    char sha[65], md5[33];
-    uint64_t bytes;
-    WF_TRY(take_digests(ctx, part, sha, md5, &bytes));
+                                const char *part, char sha[65], uint64_t *bytes) {
+    char md5[33];
+    WF_TRY(take_digests(ctx, part, sha, md5, bytes));
     bool published = plan->md5[0] != 0;
     if (published && strcasecmp(md5, plan->md5) != 0) {
         unlink(part);
@@ -316,6 +320,7 @@ static wf_status check_download(wf_ctx *ctx, const wf_fetch_plan *plan, const wf
 typedef struct places {
     char folder[longest_path], path[longest_path], record[longest_path + 16],
         download[longest_path + 16], part[longest_path + 32];
+    char made[longest_path + 16]; /* what becomes the file: the part, or what was made of it */
 } places;
 
 static wf_status set_places(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_desc *desc,
@@ -331,13 +336,15 @@ static wf_status set_places(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fet
     snprintf(out->record, sizeof out->record, "%s%s", out->path, record_ending);
     snprintf(out->download, sizeof out->download, "%s%s", out->path, plan->year != 0 ? ".zip" : "");
     snprintf(out->part, sizeof out->part, "%s.part", out->download);
+    snprintf(out->made, sizeof out->made, "%s.part", out->path);
     return wf_make_folder(ctx, out->folder);
 }
 
-/* Is the file there as its record says? A damaged one is reported and fetched again. */
+/* Is the file there as its record says? A damaged one is fetched again; `told`: with a warning. */
 static wf_status look_in_cache(wf_ctx *ctx, const wf_fetch_plan *plan, const places *at,
-                               const wf_fetch_desc *desc, wf_fetched *out, bool *hit) {
+                               const wf_fetch_desc *desc, bool told, wf_fetched *out) {
     char md5[33];
+    bool *hit = &out->cached;
     *hit = false;
     if (!wf_file_exists(at->path)) return WF_OK;
     json_t *record = read_record(ctx, at->record);
@@ -355,24 +362,27 @@ static wf_status look_in_cache(wf_ctx *ctx, const wf_fetch_plan *plan, const pla
                          "another --out folder",
                          at->path, url != NULL ? url : "unknown");
     if (status == WF_OK) *hit = strcmp(expected, out->sha256) == 0;
-    if (status == WF_OK && !*hit)
+    if (status == WF_OK && !*hit && told)
         wf_warn(ctx,
                 "%s is not what was downloaded (SHA-256 %.12s..., expected %.12s...); it is "
                 "fetched again",
                 at->path, out->sha256, expected);
-    json_decref(record);
-    if (*hit && desc->sha256 != NULL && strcasecmp(desc->sha256, out->sha256) != 0)
+    const char *came = json_string_value(json_object_get(record, "download_sha256"));
+    if (came == NULL) came = out->sha256;
+    if (*hit && desc->sha256 != NULL && strcasecmp(desc->sha256, came) != 0)
         status = wf_fail(ctx, WF_ERR_INPUT, "%s has SHA-256 %s, but %s was asked for", at->path,
-                         out->sha256, desc->sha256);
+                         came, desc->sha256);
+    json_decref(record);
     return status;
 }
 
+/* download: SHA-256 of what was downloaded, where the file was made of it; else NULL. */
 static wf_status write_record(wf_ctx *ctx, const wf_fetch_plan *plan, const places *at,
-                              const wf_fetched *fetched) {
-    json_t *json =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "url", plan->url, "name", plan->name,
-                  "version", plan->version, "target", plan->target, "md5", plan->md5, "sha256",
-                  fetched->sha256, "bytes", (json_int_t)fetched->bytes);
+                              const wf_fetched *fetched, const char *download) {
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:s*}", "url", plan->url, "name",
+                             plan->name, "version", plan->version, "target", plan->target, "md5",
+                             plan->md5, "sha256", fetched->sha256, "bytes",
+                             (json_int_t)fetched->bytes, "download_sha256", download);
     char *text = json == NULL ? NULL : wf_json_text(json, JSON_INDENT(1));
     json_decref(json);
     if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", at->record);
@@ -386,20 +396,45 @@ static wf_status write_record(wf_ctx *ctx, const wf_fetch_plan *plan, const plac
 static wf_status bring(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_desc *desc,
                        const places *at, wf_fetched *out) {
     wf_downloaded download;
-    char md5[33];
+    char md5[33], sha[65];
+    bool unpacks = plan->year != 0;
     WF_TRY(wf_download(ctx, plan->url, at->download, largest_download, &download));
     out->resumed = download.resumed;
-    WF_TRY(check_download(ctx, plan, desc, at->part));
-    if (plan->year != 0) {
+    WF_TRY(check_download(ctx, plan, desc, at->part, sha, &out->bytes));
+    memcpy(out->sha256, sha, sizeof sha);
+    if (unpacks) {
         size_t rows;
-        wf_status status = wf__acs_income(ctx, at->part, at->path, &rows);
+        wf_status status = wf__acs_income(ctx, at->part, at->made, &rows);
         /* A file that is not a table of the survey is not resumed. */
-        if (status == WF_OK || status == WF_ERR_INPUT) unlink(at->part);
+        if (status == WF_ERR_INPUT) unlink(at->part);
         WF_TRY(status);
-    } else if (rename(at->part, at->path) != 0)
-        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be renamed", at->part);
-    WF_TRY(take_digests(ctx, at->path, out->sha256, md5, &out->bytes));
-    return write_record(ctx, plan, at, out);
+        WF_TRY(take_digests(ctx, at->made, out->sha256, md5, &out->bytes));
+    }
+    WF_TRY(write_record(ctx, plan, at, out, unpacks ? sha : NULL)); /* I2 */
+    WF_TRY(wf_rename_whole(ctx, at->made, at->path));
+    if (unpacks) unlink(at->part);
+    return WF_OK;
+}
+
+/* A process that was killed behind its last step has left these beside the finished file. */
+static void tidy(const places *at) {
+    char tag[sizeof at->part + 4];
+    snprintf(tag, sizeof tag, "%s.tag", at->part);
+    unlink(tag);
+    unlink(at->part);
+    unlink(at->made);
+    wf_remove_dead_lock(at->path);
+}
+
+/* Another process may have fetched the file while this one waited for the lock. */
+static wf_status look_and_bring(wf_ctx *ctx, const wf_fetch_plan *plan, const wf_fetch_desc *desc,
+                                const places *at, wf_fetched *out) {
+    wf_lock *lock;
+    WF_TRY(wf_lock_file(ctx, at->path, &lock)); /* I1 */
+    wf_status status = look_in_cache(ctx, plan, at, desc, true, out);
+    if (status == WF_OK && !out->cached) status = bring(ctx, plan, desc, at, out);
+    wf_lock_free(lock);
+    return status;
 }
 
 static wf_status copy_path(wf_ctx *ctx, const char *path, wf_fetched *out) {
@@ -421,8 +456,10 @@ wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc
     if (!plan_from_cache(ctx, what, desc, &plan)) WF_TRY(make_plan(ctx, what, desc->server, &plan));
     WF_TRY(wf_alloc(ctx, 1, sizeof *at, "paths", &at));
     wf_status status = set_places(ctx, &plan, desc, at);
-    if (status == WF_OK) status = look_in_cache(ctx, &plan, at, desc, out, &out->cached);
-    if (status == WF_OK && !out->cached) status = bring(ctx, &plan, desc, at, out);
+    /* What is there needs no lock, and may lie in a folder that nobody can write to. */
+    if (status == WF_OK) status = look_in_cache(ctx, &plan, at, desc, false, out);
+    if (status == WF_OK && out->cached) tidy(at);
+    if (status == WF_OK && !out->cached) status = look_and_bring(ctx, &plan, desc, at, out);
     if (status == WF_OK) status = copy_path(ctx, at->path, out);
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, plan.name);
     snprintf(out->target, sizeof out->target, "%.*s", (int)sizeof out->target - 1, plan.target);

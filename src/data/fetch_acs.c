@@ -120,7 +120,10 @@ static wf_status take_bytes(reader *in, const char *bytes, size_t count) {
     return WF_OK;
 }
 
-static wf_status take_piece(void *in, const uint8_t *bytes, size_t count) {
+static wf_status take_piece(void *in_, const uint8_t *bytes, size_t count) {
+    reader *in = in_;
+    if (wf_interrupted(in->ctx))
+        return wf_fail(in->ctx, WF_ERR_INTERRUPTED, "interrupted while reading %s", in->path);
     return take_bytes(in, (const char *)bytes, count);
 }
 

@@ -250,6 +250,7 @@ def main():
         lab = Lab(options.build, folder, keep=options.repeat is not None)
         lab.mounts = can_mount(folder)
         lab.sanitized = options.sanitized and os.path.abspath(options.sanitized)
+        commands = [command for command in commands if lab.can(command)]
         if options.list:
             for command in commands:
                 counts = ((f, len(listed(lab, f, command, seed))) for f in faults)

@@ -5,7 +5,8 @@
  *                          request for memory: their numbers are their places in the file
  *   record=FILE            appends what the process does to files, for the replay of a power loss
  *   kill=N  killed=N       SIGKILL before call N; after it
- *   fail=N  errno=E  on=1  call N fails with E; with on=1 all later calls of its kind, too
+ *   fail=N  errno=E  on=1  call N fails with E; with on=1 all later calls of its kind, too, but
+ *                          not what the program says on its standard error
  *   short=N                call N, if it reads or writes, moves half of its bytes
  *   cut=N  file=FILE       before call N somebody makes FILE empty
  *   alloc=N  on=1          request N for memory fails; with on=1 all later ones, too
@@ -258,10 +259,10 @@ static bool writes(int number) {
     return number == SYS_write || number == SYS_pwrite64 || number == SYS_writev;
 }
 
-/* Whether this call fails, with fail_code; counts it. */
-static bool fails(long at, int which) {
+/* Whether call `at` fails, with fail_code. speaks: it is a sentence on the standard error. */
+static bool fails(long at, int which, bool speaks) {
     if (fail_at > 0 && at == fail_at && fail_on) failing_kind = which;
-    return (fail_at > 0 && at == fail_at) || which == failing_kind;
+    return (fail_at > 0 && at == fail_at) || (which == failing_kind && !speaks);
 }
 
 static long perform(const kind *k, const long *arg, long at) {
@@ -293,7 +294,7 @@ static void on_call(int signal, siginfo_t *info, void *context_) {
     if (at == cut_at) SYS(truncate, cut_file, 0);
     if (at == kill_at) die();
     long result;
-    if (fails(at, (int)(k - kinds))) {
+    if (fails(at, (int)(k - kinds), writes(k->number) && arg[0] == STDERR_FILENO)) {
         if (k->number == SYS_close) SYS(close, arg[0]);
         result = -fail_code;
     } else if (records) {
@@ -352,7 +353,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     long at = atomic_fetch_add(&calls, 1) + 1;
     if (traces) trace(&k, NULL);
     if (at == kill_at) die();
-    return fails(at, thread_kind) ? EAGAIN : real(thread, attributes, run, user);
+    return fails(at, thread_kind, false) ? EAGAIN : real(thread, attributes, run, user);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */

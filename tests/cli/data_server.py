@@ -9,13 +9,14 @@ says:
                     is asked
     /break/NAME     every answer stops after half of what it should send (the length in the header
                     is right)
+    /slow/NAME      half of it, then a byte every 0.2 s; a part at once
     /changing/NAME  another ETag every time     /lying/NAME    a part that begins elsewhere than
                     asked
     /endless/NAME   promises more than any table may have         /empty/NAME    nothing
     /plain/NAME     leads to /file/NAME over http
 With FOLDER/cert.pem (certificate and key) there is a second server, over https: FOLDER/tls-port.
 """
-import hashlib, http.server, io, json, pathlib, ssl, sys, threading, zipfile
+import hashlib, http.server, io, json, pathlib, ssl, sys, threading, time, zipfile
 
 folder = pathlib.Path(sys.argv[1])
 arff = "@relation toy\n@attribute x numeric\n@attribute y {a,b}\n@data\n" + "".join(
@@ -108,6 +109,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(*header)
         self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
+        if how == "slow" and start == 0:
+            self.wfile.write(rest[: len(rest) // 2])
+            for byte in rest[len(rest) // 2 :][:200]:
+                time.sleep(0.2)
+                self.wfile.write(bytes([byte]))
+            self.close_connection = True
+            return
         self.wfile.write(
             rest[: len(rest) // 2]
             if how in ("break", "changing", "lying") and len(rest) > 2000

@@ -22,6 +22,9 @@ else
         campaign --commands train-mlp,fit --faults kill-call --each 2
     check "a file made empty while it is read" \
         campaign --commands zoo-info,zoo-export --faults cut --each 28
+    if ! "$build/weft-cpu" version | grep -q "downloads: none"; then
+        check "downloads" campaign --commands data-fetch --faults kill-call,together,power --each 200
+    fi
     full="--commands data-npz --faults short --full $scratch/tried"
     # shellcheck disable=SC2086
     check "a full list" campaign $full

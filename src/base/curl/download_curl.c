@@ -3,7 +3,9 @@
  * A redirect never leads from https to http, and certificates are checked. A broken transfer is
  * resumed a few times, then left for the next call. Only bytes of the same version of the file are
  * appended to PATH.part: the server's ETag (or date) is sent back as If-Range, and the answer is
- * used only when it is 206 and begins where PATH.part ends. */
+ * used only when it is 206 and begins where PATH.part ends. PATH.part.tag holds that mark and how
+ * many bytes have reached the disk; what a killed process or a power loss left behind them is cut
+ * off. It is written every save_seconds. */
 #include "base/curl/download.h"
 
 #include <curl/curl.h>
@@ -16,16 +18,23 @@
 #include <unistd.h>
 
 enum { attempts = 3, longest_path = 4096 };
+static const double save_seconds = 5;
+
+typedef struct parts {
+    char file[longest_path], tag[longest_path];
+} parts;
 
 typedef struct transfer {
     wf_ctx *ctx;
     CURL *curl;
     wf_meter meter;
-    FILE *file;        /* NULL: into `text` */
-    uint64_t offset;   /* bytes that were there before this attempt */
-    uint64_t received; /* in this attempt */
-    int64_t range;     /* where the server's part begins; -1: not said */
-    char tag[256];     /* ETag or Last-Modified of this answer */
+    FILE *file;         /* NULL: into `text` */
+    const parts *parts; /* of the file */
+    double saved;       /* when what has arrived was last noted */
+    uint64_t offset;    /* bytes that were there before this attempt */
+    uint64_t received;  /* in this attempt */
+    int64_t range;      /* where the server's part begins; -1: not said */
+    char tag[256];      /* ETag or Last-Modified of this answer */
     char *text;
     size_t size, limit;
     bool checked; /* the answer's place in the file is settled */
@@ -77,6 +86,21 @@ static bool settle_place(transfer *t) {
     return !t->misfit && ftruncate(fileno(t->file), 0) == 0 && fseek(t->file, 0, SEEK_SET) == 0;
 }
 
+/* How many bytes have reached the disk, and of which version of the file. */
+static void write_tag(const parts *p, const char *tag, uint64_t bytes) {
+    FILE *file = tag[0] != 0 ? fopen(p->tag, "w") : NULL;
+    if (file == NULL) { /* without a mark the next call begins anew */
+        unlink(p->tag);
+        return;
+    }
+    bool written = fprintf(file, "%s\n%llu\n", tag, (unsigned long long)bytes) > 0;
+    if (fclose(file) != 0 || !written) unlink(p->tag);
+}
+
+static bool reach_disk(const transfer *t) {
+    return fflush(t->file) == 0 && (fdatasync(fileno(t->file)) == 0 || errno == EINVAL);
+}
+
 static size_t on_body(char *bytes, size_t size, size_t count, void *transfer_) {
     transfer *t = transfer_;
     size_t length = size * count;
@@ -99,6 +123,10 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *transfer_) {
         return 0;
     }
     t->received += length;
+    if (wf_seconds() - t->saved > save_seconds) {
+        if (reach_disk(t)) write_tag(t->parts, t->tag, t->offset + t->received);
+        t->saved = wf_seconds();
+    }
     return length;
 }
 
@@ -208,42 +236,35 @@ wf_status wf_download_text(wf_ctx *ctx, const char *url, size_t limit, char **ou
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-typedef struct parts {
-    char file[longest_path], tag[longest_path];
-} parts;
-
-static void read_tag(const parts *p, char out[256]) {
+/* *bytes: of the file; all that are there where the mark does not say (version 0.1). */
+static void read_tag(const parts *p, char out[256], uint64_t *bytes) {
     FILE *file = fopen(p->tag, "r");
+    unsigned long long count;
     out[0] = 0;
+    *bytes = UINT64_MAX;
     if (file == NULL) return;
     if (fgets(out, 256, file) == NULL) out[0] = 0;
     out[strcspn(out, "\r\n")] = 0;
+    if (fscanf(file, "%llu", &count) == 1) *bytes = count;
     fclose(file);
-}
-
-static void write_tag(const parts *p, const char *tag) {
-    FILE *file = tag[0] != 0 ? fopen(p->tag, "w") : NULL;
-    if (file == NULL) { /* without a mark the next call begins anew */
-        unlink(p->tag);
-        return;
-    }
-    fprintf(file, "%s\n", tag);
-    if (fclose(file) != 0) unlink(p->tag);
 }
 
 /* One request for what is missing. */
 static CURLcode attempt(transfer *t, const parts *p, wf_downloaded *out) {
     char range[64], condition[300], tag[256];
     struct curl_slist *headers = NULL;
-    read_tag(p, tag);
+    uint64_t noted;
+    read_tag(p, tag, &noted);
     fseek(t->file, 0, SEEK_END);
-    t->offset = (uint64_t)ftell(t->file);
+    uint64_t there = (uint64_t)ftell(t->file);
+    t->offset = there < noted ? there : noted;
     t->received = 0;
     t->checked = t->misfit = false;
-    if (t->offset > t->limit || (t->offset > 0 && tag[0] == 0)) { /* it cannot be the same file */
-        if (ftruncate(fileno(t->file), 0) != 0) return CURLE_WRITE_ERROR;
-        fseek(t->file, 0, SEEK_SET);
-        t->offset = 0;
+    t->saved = wf_seconds();
+    if (t->offset > t->limit || tag[0] == 0) t->offset = 0; /* it cannot be the same file */
+    if (t->offset < there) {
+        if (ftruncate(fileno(t->file), (off_t)t->offset) != 0) return CURLE_WRITE_ERROR;
+        fseek(t->file, 0, SEEK_END);
     }
     uint64_t had = t->offset;
     if (had > 0) {
@@ -258,8 +279,8 @@ static CURLcode attempt(transfer *t, const parts *p, wf_downloaded *out) {
     curl_slist_free_all(headers);
     curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, NULL);
     errno = 0;
-    if (fflush(t->file) != 0 && t->write_error == 0) t->write_error = errno != 0 ? errno : EIO;
-    if (t->checked) write_tag(p, t->misfit ? "" : t->tag);
+    if (!reach_disk(t) && t->write_error == 0) t->write_error = errno != 0 ? errno : EIO;
+    if (t->checked) write_tag(p, t->misfit ? "" : t->tag, t->offset + t->received);
     out->bytes = t->offset + t->received;
     return code;
 }
@@ -302,7 +323,7 @@ wf_status wf_download(wf_ctx *ctx, const char *url, const char *path, size_t lim
         return wf_fail(ctx, WF_ERR_USAGE, "%.80s...: the path is too long", path);
     snprintf(p.file, sizeof p.file, "%s.part", path);
     snprintf(p.tag, sizeof p.tag, "%s.part.tag", path);
-    transfer t = {.ctx = ctx, .limit = limit};
+    transfer t = {.ctx = ctx, .limit = limit, .parts = &p};
     t.file = fopen(p.file, "ab+");
     if (t.file == NULL) return wf_fail_errno(ctx, WF_ERR_DISK, "%s: cannot be written", p.file);
     t.meter = wf_meter_start(ctx, "downloading", "bytes", 0);

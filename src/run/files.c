@@ -33,6 +33,12 @@ wf_status wf__run_lock_folder(wf_run_app *app, const char *folder) {
     return wf_lock_folder(app->ctx, folder, &app->locks[app->n_locks++]);
 }
 
+bool wf__run_zoo_is_done(const char *path) {
+    char parts[WF_RUN_PATH + 16];
+    snprintf(parts, sizeof parts, "%s.parts", path);
+    return wf_file_exists(path) && !wf_file_exists(parts);
+}
+
 void wf__run_count(size_t count, char out[32]) {
     char digits[24];
     int n = snprintf(digits, sizeof digits, "%zu", count), used = 0;

@@ -17,6 +17,8 @@ wf_status wf__run_whole_path(wf_run_app *app, const char *path, char out[WF_RUN_
  * folder. */
 wf_status wf__run_lock_file(wf_run_app *app, const char *path);
 wf_status wf__run_lock_folder(wf_run_app *app, const char *folder);
+/* A collection that was made here is there, and nothing that its making could not remove. */
+bool wf__run_zoo_is_done(const char *path);
 void wf__run_count(size_t count, char out[32]); /* "1,958,017" */
 
 /* "1,0,0.5" to numbers; `what` is named in faults. */

@@ -176,10 +176,12 @@ static wf_status report(run *r, const char *path) {
 static bool outputs_exist(const run *r, wf_stage stage) {
     const wf_run_paths *paths = &r->paths;
     switch (stage) {
-    case WF_STAGE_COLLECTION: return wf__run_exists(r->app, paths->zoo);
+    case WF_STAGE_COLLECTION:
+        return r->recipe.zoo_path != NULL ? wf__run_exists(r->app, paths->zoo)
+                                          : wf__run_zoo_is_done(paths->zoo);
     case WF_STAGE_HELD_OUT:
         return r->recipe.held_out == 0 || r->recipe.zoo_path != NULL ||
-               wf_file_exists(paths->held_out);
+               wf__run_zoo_is_done(paths->held_out);
     case WF_STAGE_TRAINING: return r->recipe.kind->fit == NULL || wf_file_exists(paths->flow);
     case WF_STAGE_SAMPLING:
         return wf_file_exists(paths->nets) &&

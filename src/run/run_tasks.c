@@ -154,9 +154,7 @@ wf_status wf__run_tasks_graph(wf_run_job *r, int source, double width, wf_graph 
 static wf_status train_networks(wf_run_job *r, int source, const wf_graph *graph, size_t first,
                                 size_t count, const char *path) {
     const wf_run_task *task = &r->tasks->task[source];
-    char parts[WF_RUN_PATH + 16]; /* left by a call that was killed before its end */
-    snprintf(parts, sizeof parts, "%s.parts", path);
-    if (wf_file_exists(path) && !wf_file_exists(parts)) return WF_OK;
+    if (wf__run_zoo_is_done(path)) return WF_OK;
     wf_zoo_desc desc = task->recipe.zoo;
     desc.first = first;
     desc.count = count;
@@ -312,14 +310,17 @@ bool wf__run_tasks_outputs_exist(const wf_run_job *run, wf_stage stage) {
     const wf_run_tasks *t = r->tasks;
     bool all = true;
     for (int i = 0; i < t->sources.n; i++) {
-        if (stage == WF_STAGE_COLLECTION) all = all && wf_file_exists(t->sources.text[i].zoo);
+        const char *zoo = t->sources.text[i].zoo;
+        if (stage == WF_STAGE_COLLECTION)
+            all =
+                all && (t->task[i].graph != NULL ? wf__run_zoo_is_done(zoo) : wf_file_exists(zoo));
         const char *folder = stage == WF_STAGE_HELD_OUT ? r->paths.held_out : r->paths.nets;
         bool counts =
             stage == WF_STAGE_SAMPLING || (stage == WF_STAGE_HELD_OUT && has_scratch(r, i));
         for (int w = 0; counts && w < t->n_widths; w++) {
             char path[WF_RUN_PATH];
             all = all && wf__run_tasks_file(r, folder, i, t->width[w], path) == WF_OK &&
-                  wf_file_exists(path);
+                  (stage == WF_STAGE_HELD_OUT ? wf__run_zoo_is_done(path) : wf_file_exists(path));
         }
     }
     if (stage == WF_STAGE_TRAINING)

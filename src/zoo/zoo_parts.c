@@ -320,8 +320,12 @@ void wf__zoo_remove_parts(wf_ctx *ctx, zoo_collection *all) {
             strcmp(wf_zoo_path(all->list.parts[p]), all->path) != 0)
             unlink(wf_zoo_path(all->list.parts[p]));
     wf_remove_dead_siblings(all->folder);
-    if (rmdir(all->folder) != 0)
-        wf_warn(ctx, "%s: the folder is kept, it holds more than this collection's parts (%s)",
+    bool left = rmdir(all->folder) != 0;
+    if (left && (errno == ENOTEMPTY || errno == EEXIST))
+        wf_warn(ctx, "%s: the folder is kept, it holds more than this collection's parts",
+                all->folder);
+    else if (left)
+        wf_warn(ctx, "%s: the empty folder cannot be removed: %s; the same command removes it",
                 all->folder, strerror(errno));
     wf_sync_names(all->folder); /* else a power loss brings it back, beside a finished collection */
 }

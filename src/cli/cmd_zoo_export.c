@@ -108,7 +108,34 @@ static void file_name(const exporting *e, size_t index, char *out, size_t size) 
     wf_text_add(&text, "net-%0*zu", digits, index);
 }
 
-static wf_status set_path(const exporting *e, size_t k, char (*stems)[128], char out[WF_RUN_PATH]) {
+/* The name of a network in the export's folder, without its ending. */
+typedef struct stem {
+    char text[128];
+    bool taken; /* by an earlier network of this export */
+} stem;
+
+static int compare_stems(const void *a_, const void *b_) {
+    const stem *a = *(stem *const *)a_, *b = *(stem *const *)b_;
+    int order = strcmp(a->text, b->text);
+    return order != 0 ? order : (a > b) - (a < b);
+}
+
+/* stems: [n], zeroed. */
+static wf_status name_all(const exporting *e, stem *stems) {
+    stem **sorted = malloc(e->n * sizeof *sorted);
+    if (sorted == NULL) return wf__run_fail(e->app, WF_ERR_MEMORY, "out of memory");
+    for (size_t k = 0; k < e->n; k++) {
+        file_name(e, e->index[k], stems[k].text, sizeof stems[k].text);
+        sorted[k] = &stems[k];
+    }
+    qsort(sorted, e->n, sizeof *sorted, compare_stems);
+    for (size_t i = 1; i < e->n; i++)
+        sorted[i]->taken = strcmp(sorted[i - 1]->text, sorted[i]->text) == 0;
+    free(sorted);
+    return WF_OK;
+}
+
+static wf_status set_path(const exporting *e, size_t k, const stem *stems, char out[WF_RUN_PATH]) {
     wf_run_app *app = e->app;
     const char *folder = cli_text(app, "out");
     if (!e->folder) {
@@ -116,12 +143,9 @@ static wf_status set_path(const exporting *e, size_t k, char (*stems)[128], char
         return WF_OK;
     }
     char name[192];
-    file_name(e, e->index[k], stems[k], sizeof stems[k]);
-    bool taken = false; /* by another network of this export */
-    for (size_t i = 0; i < k && !taken; i++) taken = strcmp(stems[i], stems[k]) == 0;
     wf_text text = wf_text_start(name, sizeof name);
-    wf_text_add(&text, "%s", stems[k]);
-    if (taken) wf_text_add(&text, "-%zu", e->index[k]);
+    wf_text_add(&text, "%s", stems[k].text);
+    if (stems[k].taken) wf_text_add(&text, "-%zu", e->index[k]);
     wf_text_add(&text, ".%s", cli_text(app, "format"));
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/') length--;
@@ -141,18 +165,24 @@ static json_t *network_to_json(const exporting *e, size_t k, const char *path) {
     return json;
 }
 
+static wf_status check_stop(const exporting *e, size_t done) {
+    if (!wf_interrupted(e->app->ctx)) return WF_OK;
+    return wf__run_fail(e->app, WF_ERR_INTERRUPTED, "interrupted after %zu of %zu networks", done,
+                        e->n);
+}
+
 /* Nothing is written where one of the files is there already. */
-static wf_status export_all(const exporting *e, char (*stems)[128], json_t *list) {
+static wf_status export_all(const exporting *e, stem *stems, json_t *list) {
     wf_run_app *app = e->app;
     char path[WF_RUN_PATH];
+    if (e->folder) WF_TRY(name_all(e, stems));
     for (size_t k = 0; e->folder && k < e->n; k++) {
+        WF_TRY(check_stop(e, 0));
         WF_TRY(set_path(e, k, stems, path));
         WF_TRY(cli_not_there(app, path));
     }
     for (size_t k = 0; k < e->n; k++) {
-        if (wf_interrupted(app->ctx))
-            return wf__run_fail(app, WF_ERR_INTERRUPTED, "interrupted after %zu of %zu networks", k,
-                                e->n);
+        WF_TRY(check_stop(e, k));
         WF_TRY(set_path(e, k, stems, path));
         WF_TRY(wf_zoo_export(app->ctx, e->zoo, e->index[k], path, cli_text(app, "names")));
         json_array_append_new(list, network_to_json(e, k, path));
@@ -196,7 +226,7 @@ static wf_status export_networks(exporting *e) {
     WF_TRY(choose(e));
     WF_TRY(wf_zoo_names(app->ctx, e->zoo, &e->names));
     WF_TRY(choose_place(e));
-    char(*stems)[128] = calloc(e->n, sizeof *stems);
+    stem *stems = calloc(e->n, sizeof *stems);
     json_t *list = json_array();
     wf_status status = stems != NULL ? export_all(e, stems, list)
                                      : wf__run_fail(app, WF_ERR_MEMORY, "out of memory");

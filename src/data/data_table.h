@@ -67,8 +67,8 @@ void wf__table_free(wf_table *table); /* a zeroed table is fine */
  * those after it, then at the others. */
 size_t wf__table_find(const wf_table *table, const char *name, size_t length, size_t hint);
 
-/* WF_ERR_INTERRUPTED, with a sentence, when the program was told to stop: for loops over rows, which
- * look at every 4096th. */
+/* WF_ERR_INTERRUPTED, with a sentence, when the program was told to stop. For loops over rows: it
+ * looks at every 4096th. */
 static inline wf_status wf__data_look(wf_ctx *ctx, size_t row, const char *label) {
     if (row % 4096 != 0 || !wf_interrupted(ctx)) return WF_OK;
     return wf_fail(ctx, WF_ERR_INTERRUPTED, "interrupted while reading %s", label);

@@ -49,6 +49,17 @@ WF_API wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out);
 /* Accepts NULL. */
 WF_API void wf_lock_free(wf_lock *lock);
 
+/* A folder below $TMPDIR or /tmp for files that nobody keeps. Those of one name that killed
+ * processes of this user have left are removed by wf_scratch_make and wf_scratch_sweep. */
+typedef struct wf_scratch wf_scratch;
+/* name: how the folder's begins, "weft_plan". *out is the caller's: wf_scratch_free().
+ * Returns WF_OK, WF_ERR_DISK or WF_ERR_MEMORY; *out is then NULL. */
+WF_API wf_status wf_scratch_make(wf_ctx *ctx, const char *name, wf_scratch **out);
+WF_API const char *wf_scratch_path(const wf_scratch *scratch); /* as long as it lives */
+/* Removes the folder with all that is in it; accepts NULL. */
+WF_API void wf_scratch_free(wf_scratch *scratch);
+WF_API void wf_scratch_sweep(const char *name);
+
 /* A file's digest, 32 hexadecimal digits and a NUL: XXH3 of 128 bits over its bytes. It detects
  * damaged and swapped files, not forged ones. Returns WF_OK, WF_ERR_INPUT, WF_ERR_INTERRUPTED or
  * WF_ERR_MEMORY. */

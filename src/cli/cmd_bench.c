@@ -32,7 +32,8 @@ typedef struct result {
 
 typedef struct bench {
     wf_run_app *app;
-    char folder[64], place[32];
+    wf_scratch *scratch;
+    char place[32];
     wf_dataset *data;
     wf_graph *graph;
     wf_zoo *zoo;
@@ -86,7 +87,7 @@ static void measure_peak(bench *b) {
 
 static wf_status train_networks(bench *b, size_t count, double *seconds) {
     char path[128];
-    snprintf(path, sizeof path, "%s/zoo-%zu.safetensors", b->folder, count);
+    snprintf(path, sizeof path, "%s/zoo-%zu.safetensors", wf_scratch_path(b->scratch), count);
     wf_zoo_desc desc = wf_zoo_desc_default();
     desc.count = count;
     wf_zoo_free(b->zoo);
@@ -231,16 +232,12 @@ static wf_status measure_all(bench *b) {
 wf_status cli_bench(wf_run_app *app) {
     bench *b = calloc(1, sizeof *b);
     if (b == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
-    *b = (bench){
-        .app = app, .seconds = cli_real(app, "seconds"), .folder = "/tmp/weft-bench-XXXXXX"};
-    wf_status status;
-    if (mkdtemp(b->folder) == NULL)
-        status =
-            wf__run_fail(app, WF_ERR_DISK, "no folder for the measurements can be made in /tmp");
-    else {
+    *b = (bench){.app = app, .seconds = cli_real(app, "seconds")};
+    wf_status status = wf_scratch_make(app->ctx, "weft_bench", &b->scratch);
+    if (status == WF_OK) {
         status = measure_all(b);
         wf_zoo_free(b->zoo);
-        wf_remove(app->ctx, b->folder);
+        wf_scratch_free(b->scratch);
     }
     wf_graph_free(b->graph);
     wf_dataset_free(b->data);

@@ -215,7 +215,8 @@ static wf_status fit_zoo(fitting *f) {
     WF_TRY(wf_zoo_open(app->ctx, f->zoo_path, &f->zoo));
     WF_TRY(wf__run_lock_file(app, f->recipe_path));
     WF_TRY(look_around(f, &found));
-    if (!found) {
+    if (found) wf_scratch_sweep(WF_PLAN_SCRATCH); /* a killed process has made the plan */
+    else {
         WF_TRY(make_plan(f));
         WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
     }

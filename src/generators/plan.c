@@ -8,12 +8,12 @@
 #include "base/mute.h"
 #include "base/settings_json.h"
 #include "base/status.h"
+#include "weft/file.h"
 #include "weft/generator.h"
 #include "weft/plan.h"
 #include "weft/recipe.h"
 #include "weft/text.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ typedef struct planner {
     double budget; /* seconds of training */
     bool cuda;
     int rungs; /* that the number of networks allows */
-    char folder[256];
+    wf_scratch *scratch;
 } planner;
 
 /* --- settings --------------------------------------------------------------------------------- */
@@ -97,9 +97,9 @@ static double rung_cost(int at) {
 static void remove_files(const planner *p) {
     static const char *const names[] = {"flow.safetensors", "flow.safetensors.log.jsonl",
                                         ".flow.safetensors.lock"};
-    char path[320];
+    char path[4096 + 64];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", p->folder, names[i]);
+        snprintf(path, sizeof path, "%s/%s", wf_scratch_path(p->scratch), names[i]);
         unlink(path);
     }
 }
@@ -119,8 +119,8 @@ static wf_status seconds_of_flow(planner *p, const char *path, double *seconds) 
 static wf_status measure(planner *p, const wf_plan *plan, double *seconds) {
     wf_fit_desc fit = plan->fit;
     wf_source source = {.zoo = p->zoo};
-    char path[320];
-    snprintf(path, sizeof path, "%s/flow.safetensors", p->folder);
+    char path[4096 + 64];
+    snprintf(path, sizeof path, "%s/flow.safetensors", wf_scratch_path(p->scratch));
     remove_files(p);
     fit.updates = most_updates;
     fit.max_seconds = p->cuda ? 3 : fmin(2, fmax(0.5, 0.02 * p->budget));
@@ -229,16 +229,10 @@ wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_plan *o
     planner p = {.ctx = ctx, .zoo = zoo, .budget = 60 * minutes};
     while (p.rungs < n_rungs && wf_zoo_count(zoo) >= ladder[p.rungs].networks) p.rungs++;
     WF_TRY(wf_use_cuda(ctx, &p.cuda));
-    const char *root = getenv("TMPDIR");
-    snprintf(p.folder, sizeof p.folder, "%.200s/weft_plan_XXXXXX",
-             root != NULL && root[0] != '\0' ? root : "/tmp");
-    if (mkdtemp(p.folder) == NULL)
-        return wf_fail_errno(ctx, WF_ERR_DISK, "%s: a folder to measure in cannot be made",
-                             p.folder);
+    WF_TRY(wf_scratch_make(ctx, WF_PLAN_SCRATCH, &p.scratch));
     out->few_networks = wf_zoo_count(zoo) < WF_PLAN_FEW;
     wf_status status = choose(&p, out);
-    if (rmdir(p.folder) != 0 && status == WF_OK)
-        wf_warn(ctx, "%s cannot be removed: %s", p.folder, strerror(errno));
+    wf_scratch_free(p.scratch);
     if (status == WF_OK) warn_user(&p, out);
     return status;
 }

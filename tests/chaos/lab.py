@@ -202,7 +202,8 @@ class Lab:
         return subprocess.Popen(
             self.words(command, threads) + list(more),
             cwd=folder,
-            env=self.environment(command, chaos),
+            # What is left among temporary files is seen, too.
+            env=dict(self.environment(command, chaos), TMPDIR=os.path.abspath(folder)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

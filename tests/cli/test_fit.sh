@@ -26,8 +26,8 @@ check "the recipe lies beside" grep -q "^updates = $(value fit.json plan.updates
 check "with the promised time" grep -q "^max_seconds = " flow.safetensors.recipe.conf
 check "too short a time is a warning" grep -q "warning: .* as minutes = " said
 check "nothing stays of the measurement" test -z "$(ls -A measured)"
-expect nowhere 4 "a folder to measure in" env TMPDIR="$scratch/none" "$weft" fit zoo.safetensors \
-    -o x.safetensors
+expect nowhere 4 "no temporary folder can be made in" env TMPDIR="$scratch/none" \
+    "$weft" fit zoo.safetensors -o x.safetensors
 
 # The recipe makes the same flow: the same networks.
 if [ -n "$slower" ]; then
@@ -106,6 +106,21 @@ before=$(cksum <long.safetensors.recipe.conf)
 check "goes on" grep -q "goes on from update" said
 check "with the same recipe" test "$(cksum <long.safetensors.recipe.conf)" = "$before"
 expect "to its end" 0 "done before" "$weft" fit zoo.safetensors -m 0.2 -o long.safetensors
+
+# Killed while it plans: what lies among the temporary files goes with the next call, also one that finds all done.
+mkdir temporary
+for plan in unplanned long; do
+    TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 60 -o unplanned.safetensors -q >/dev/null 2>&1 &
+    process=$!
+    wait_for sh -c 'ls temporary/weft_plan_*/.lock >/dev/null'
+    check "a plan has a temporary folder" test "$(ls temporary | wc -l)" = 1
+    kill -KILL $process
+    wait $process 2>/dev/null
+    check "which stays where its process is killed" test "$(ls temporary | wc -l)" = 1
+    TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 0.01 -o $plan.safetensors -q >/dev/null 2>&1
+    check "until the next call, of $plan" test -z "$(ls -A temporary)"
+    rm -f unplanned.safetensors*
+done
 
 # Data: kept in the recipe by its whole path, refused where it does not fit.
 printf 'a,b,y\n1,2,0\n2,3,1\n3,4,2\n4,5,1\n5,6,0\n6,7,2\n' >mine.csv

@@ -97,10 +97,48 @@ static void an_import_needs_all_files(void **state) {
     wf_graph_free(graph);
 }
 
+/* A process that was killed holds no lock on its temporary folder. */
+static void temporary_folders_of_the_dead_are_swept(void **state) {
+    (void)state;
+    char root[256];
+    wf_scratch *one, *two;
+    snprintf(root, sizeof root, "%s", in_folder("temporary"));
+    assert_ok(ctx, wf_make_folder(ctx, root));
+    assert_int_equal(setenv("TMPDIR", root, 1), 0);
+    assert_ok(ctx, wf_scratch_make(ctx, "plan", &one));
+    assert_int_equal(strncmp(wf_scratch_path(one), root, strlen(root)), 0);
+    static const char *const left[] = {"temporary/plan_dead", "temporary/plan_killed/inside",
+                                       "temporary/planned_by_others"};
+    for (size_t i = 0; i < 3; i++) assert_ok(ctx, wf_make_folder(ctx, in_folder(left[i])));
+    put_file("temporary/plan_dead/.lock", "", 0);
+    put_file("temporary/plan_killed/inside/file", "x", 1);
+    put_file("temporary/plan_file", "no folder", 9);
+    assert_ok(ctx, wf_scratch_make(ctx, "plan", &two));
+    assert_string_not_equal(wf_scratch_path(one), wf_scratch_path(two));
+    assert_false(wf_file_exists(in_folder("temporary/plan_dead")));
+    assert_false(wf_file_exists(in_folder("temporary/plan_killed")));
+    assert_true(wf_file_exists(in_folder("temporary/planned_by_others")));
+    assert_true(wf_file_exists(in_folder("temporary/plan_file")));
+    assert_true(wf_file_exists(wf_scratch_path(one)) && wf_file_exists(wf_scratch_path(two)));
+    char path[256];
+    snprintf(path, sizeof path, "%s", wf_scratch_path(one));
+    wf_scratch_free(one);
+    assert_false(wf_file_exists(path));
+    wf_scratch_sweep("plan");
+    assert_true(wf_file_exists(wf_scratch_path(two)));
+    wf_scratch_free(two);
+    wf_scratch_free(NULL);
+    assert_int_equal(setenv("TMPDIR", in_folder("nowhere"), 1), 0);
+    assert_fails(ctx, wf_scratch_make(ctx, "plan", &one), WF_ERR_DISK, "no temporary folder");
+    assert_null(one);
+    unsetenv("TMPDIR");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_folder_is_listed_whole_or_not_at_all),
         cmocka_unit_test(an_import_needs_all_files),
+        cmocka_unit_test(temporary_folders_of_the_dead_are_swept),
     };
     return cmocka_run_group_tests_name("folders", tests, set_up, tear_down);
 }

@@ -23,7 +23,8 @@ else
     check "a file made empty while it is read" \
         campaign --commands zoo-info,zoo-export --faults cut --each 28
     if ! "$build/weft-cpu" version | grep -q "downloads: none"; then
-        check "downloads" campaign --commands data-fetch --faults kill-call,together,power --each 200
+        check "downloads" campaign --commands data-fetch \
+            --faults kill-call,together,power --each 200
     fi
     full="--commands data-npz --faults short --full $scratch/tried"
     # shellcheck disable=SC2086

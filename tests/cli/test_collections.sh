@@ -108,11 +108,13 @@ expect export-file 2 "need a folder" "$weft" zoo export zoo.safetensors --all -o
 expect export-one-name 2 "3 networks need a folder, one file each: -o three/ --format pt" "$weft" \
     zoo export zoo.safetensors -i 0-2 -o three.pt
 check "nothing is made then" test ! -e three.pt
-# Names of many networks cost a moment, not the square of it: two seconds are enough to find the last file there.
+# Names of many networks cost a moment, not the square of it: two seconds are enough to find the
+# last file there.
+forty() { for copy in $(seq 40); do echo "$1"; done; }
 # shellcheck disable=SC2046
-"$weft" zoo merge $(for copy in $(seq 40); do echo zoo.safetensors; done) -o crowd.safetensors -q >/dev/null
+"$weft" zoo merge $(forty zoo.safetensors) -o crowd.safetensors -q >/dev/null
 # shellcheck disable=SC2046
-"$weft" zoo merge $(for copy in $(seq 40); do echo crowd.safetensors; done) -o crowds.safetensors -q >/dev/null
+"$weft" zoo merge $(forty crowd.safetensors) -o crowds.safetensors -q >/dev/null
 mkdir crowds && touch crowds/net-63999.safetensors
 expect export-crowds 2 "crowds/net-63999.safetensors is there already" \
     sh -c "ulimit -t 2; exec '$weft' zoo export crowds.safetensors -i 0-63999 -o crowds -q"

@@ -40,7 +40,8 @@ expect "and mended so" 0 "gmn-refined" "$weft" run "$recipe" --out "$run" -q
 # What a run could not remove beside its collections: the same command removes it.
 for file in zoo held-out; do
     mkdir "$run/$file.safetensors.parts"
-    expect "an empty folder of parts beside $file" 0 "gmn-refined" "$weft" run "$recipe" --out "$run" -q
+    expect "an empty folder of parts beside $file" 0 "gmn-refined" \
+        "$weft" run "$recipe" --out "$run" -q
     check "is removed" test ! -e "$run/$file.safetensors.parts"
     check "and nothing else changes" cmp "$run/$file.safetensors" "$scratch/whole/$file.safetensors"
 done

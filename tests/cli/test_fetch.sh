@@ -139,7 +139,8 @@ mkdir lying && head -c 1000 served/toy.arff >lying/toy.arff.part &&
 check "a part from elsewhere is not appended" sh \
     -c 'f=$(ls lying/toy.arff lying/toy.arff.part 2>/dev/null | head -n 1); cmp -n "$(wc -c <"$f")" served/toy.arff "$f"'
 
-mkdir longer && { head -c 1000 served/toy.arff && echo "what a power loss left"; } >longer/toy.arff.part
+mkdir longer
+{ head -c 1000 served/toy.arff && echo "what a power loss left"; } >longer/toy.arff.part
 printf '%s\n1000\n' "$tag" >longer/toy.arff.part.tag
 check fetch-noted "$weft" data fetch "$at/file/toy.arff" -o longer -q
 check "what is behind the noted bytes is cut off" cmp served/toy.arff longer/toy.arff
@@ -149,8 +150,9 @@ mkdir slow
 "$weft" data fetch "$at/slow/toy.arff" -o slow -q >/dev/null 2>&1 &
 first=$!
 wait_for test -e slow/.toy.arff.lock
-expect "two fetch one file" 5 "slow/toy.arff is being made by process $first" "$weft" data fetch "$at/slow/toy.arff" -o slow
-"$weft" data fetch "$at/slow/toy.arff" -o slow --wait --json >waited.json 2>waited.err &
+slowly() { "$weft" data fetch "$at/slow/toy.arff" -o slow "$@"; }
+expect "two fetch one file" 5 "slow/toy.arff is being made by process $first" slowly
+slowly --wait --json >waited.json 2>waited.err &
 second=$!
 wait_for grep -q waiting waited.err
 wait_for test -s slow/toy.arff.part.tag
@@ -158,16 +160,19 @@ kill -KILL $first
 wait $first 2>/dev/null
 wait $second
 check "one that waits goes on from there" test $? -eq 0
-check "from half of the file at least" python3 -c 'import json, sys; assert json.load(open("waited.json"))["resumed"] >= int(sys.argv[1])' $((size / 2))
+check "from half of the file at least" python3 -c '
+import json, sys
+assert json.load(open("waited.json"))["resumed"] >= int(sys.argv[1])' $((size / 2))
 check "to the whole" cmp served/toy.arff slow/toy.arff
-check "and leaves the file and its record" test "$(ls -A slow | tr '\n' ' ')" = "toy.arff toy.arff.fetch.json "
+in_slow() { ls -A slow | tr '\n' ' '; }
+check "and leaves the file and its record" test "$(in_slow)" = "toy.arff toy.arff.fetch.json "
 
 # Left beside a finished file by a process that was killed behind its last step.
 touch slow/.toy.arff.lock slow/toy.arff.part slow/toy.arff.part.tag
-expect "a finished file is not fetched again" 0 "there already" "$weft" data fetch "$at/slow/toy.arff" -o slow
-check "what was left beside it goes" test "$(ls -A slow | tr '\n' ' ')" = "toy.arff toy.arff.fetch.json "
+expect "a finished file is not fetched again" 0 "there already" slowly
+check "what was left beside it goes" test "$(in_slow)" = "toy.arff toy.arff.fetch.json "
 chmod a-w slow
-expect "a folder of which one may only read" 0 "there already" "$weft" data fetch "$at/slow/toy.arff" -o slow
+expect "a folder of which one may only read" 0 "there already" slowly
 chmod u+w slow
 
 # Gigabytes are looked at in pieces: a signal is heard between two.
@@ -193,7 +198,9 @@ CSV
 check "ACSIncome's filter" cmp expected.csv cache/acs-income/acsincome-2018-CA.csv
 check "the zip is not kept" test ! -e cache/acs-income/acsincome-2018-CA.csv.zip.part
 expect fetch-acs-cached 0 "there already" fetch acs:2018:CA
-zip=$(python3 -c 'import json; print(json.load(open("cache/acs-income/acsincome-2018-CA.csv.fetch.json"))["download_sha256"])')
+zip=$(python3 -c 'import json
+record = "cache/acs-income/acsincome-2018-CA.csv.fetch.json"
+print(json.load(open(record))["download_sha256"])')
 expect fetch-acs-sha256 0 "there already" fetch acs:2018:CA --sha256 "$zip"
 expect fetch-acs-sha256-wrong 3 "was asked for" fetch acs:2018:CA --sha256 "$(printf '%064d' 1)"
 expect fetch-acs-late 3 "RELSHIPP" fetch acs:2019:PR

@@ -107,17 +107,20 @@ check "goes on" grep -q "goes on from update" said
 check "with the same recipe" test "$(cksum <long.safetensors.recipe.conf)" = "$before"
 expect "to its end" 0 "done before" "$weft" fit zoo.safetensors -m 0.2 -o long.safetensors
 
-# Killed while it plans: what lies among the temporary files goes with the next call, also one that finds all done.
+# Killed while it plans: what lies among the temporary files goes with the next call, also one that
+# finds all done.
 mkdir temporary
 for plan in unplanned long; do
-    TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 60 -o unplanned.safetensors -q >/dev/null 2>&1 &
+    TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 60 -o unplanned.safetensors -q \
+        >/dev/null 2>&1 &
     process=$!
     wait_for sh -c 'ls temporary/weft_plan_*/.lock >/dev/null'
     check "a plan has a temporary folder" test "$(ls temporary | wc -l)" = 1
     kill -KILL $process
     wait $process 2>/dev/null
     check "which stays where its process is killed" test "$(ls temporary | wc -l)" = 1
-    TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 0.01 -o $plan.safetensors -q >/dev/null 2>&1
+    TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 0.01 -o $plan.safetensors -q \
+        >/dev/null 2>&1
     check "until the next call, of $plan" test -z "$(ls -A temporary)"
     rm -f unplanned.safetensors*
 done

@@ -14,6 +14,17 @@ static wf_ctx *device_ctx(wf_device device) {
     return ctx;
 }
 
+/* Two residual blocks, the second with a stride and a projection. */
+#define RESIDUAL                                                                                   \
+    "{\"input\":[2,6,6],\"layers\":[{\"op\":\"conv\",\"units\":5,\"kernel\":3,\"padding\":1},"     \
+    "{\"op\":\"conv\",\"units\":6,\"kernel\":3,\"padding\":1},"                                    \
+    "{\"op\":\"conv\",\"units\":5,\"kernel\":3,\"padding\":1},{\"op\":\"add\",\"from\":[1,3]},"    \
+    "{\"op\":\"conv\",\"from\":4,\"units\":7,\"kernel\":3,\"padding\":1,\"stride\":2},"            \
+    "{\"op\":\"conv\",\"units\":7,\"kernel\":3,\"padding\":1},"                                    \
+    "{\"op\":\"conv\",\"from\":4,\"units\":7,\"kernel\":1,\"stride\":2},"                          \
+    "{\"op\":\"add\",\"from\":[6,7],\"pool\":{\"kind\":\"global\"}},{\"op\":\"linear\",\"units\":" \
+    "3}]}"
+
 static const char *const archs[] = {"5-1-3",
                                     "4-3-2",
                                     "7-9-4",
@@ -31,7 +42,8 @@ static const char *const archs[] = {"5-1-3",
                                     "2-6-6-6-6-6-2",
                                     "3-40!-40!-3",
                                     "2x6x6 conv5 pool conv9k5 conv4k1! gap linear3",
-                                    "1x6x6 conv33 conv16 gap linear2"};
+                                    "1x6x6 conv33 conv16 gap linear2",
+                                    RESIDUAL};
 enum { n_archs = sizeof archs / sizeof *archs };
 
 /* How networks are made. */
@@ -144,6 +156,8 @@ static void test_same_as_cpu(void **state) {
         s.arch = archs[k];
         assert_ok(s.cpu, wf_graph_parse(s.cpu, s.arch, "relu", 0, &s.graph));
         s.different = s.all = 0;
+        s.desc = wf_match_desc_default();
+        assert_true(wf_match_cuda_fits(s.graph, &s.desc)); /* else both were the CPU's */
         for (int how = 0; how < KINDS; how++) {
             s.desc = (wf_match_desc){.sweeps = 5, .tolerance = 1e-12, .seed = (uint64_t)k};
             size_t pairs = small ? 3 : 70;

@@ -108,6 +108,14 @@ run "sums of one" env WEFT_NCCL=on "$programs/cuda_ranks" &&
 run "sums of two" mpirun -n 2 "$programs/cuda_ranks" &&
     row ok "sums of two ranks that share the GPU: below"
 
+# --- an update by the size of its batch: what does not shrink with it (tools/scaling_model.py)
+batches="karhunen-lean:8 karhunen-lean:32 karhunen-lean:56 karhunen-lean:128 karhunen-lean:256"
+# shellcheck disable=SC2086
+if run batches "$programs/cuda_loop" brief $batches; then
+    said=$(awk 'NR > 1 && NF >= 3 { printf "%s%s %s", comma, $1, $3; comma = ", " }' batches.said)
+    row - "an update of N networks, ms: $said"
+fi
+
 # --- flows of one rank, and of two that share the GPU
 if run zoo "$programs/weft" zoo train ranks.conf -o zoo.safetensors --device cuda -q; then
     # shellcheck disable=SC2086
@@ -131,15 +139,13 @@ if run zoo "$programs/weft" zoo train ranks.conf -o zoo.safetensors --device cud
     row - "losses of two in bf16 differ from those of one by $(near alone-16 two-16 1e9)"
 
     # --- faults: a run of two is stopped, then one of its ranks killed; one goes on, then three
-    # rank_of RANK: its process
+    # rank_of RANK: its process, of this folder's run
     rank_of() {
-        for process in /proc/[0-9]*; do
-            cat "$process/environ" 2>/dev/null | tr '\0' '\n' |
-                grep -qx "OMPI_COMM_WORLD_RANK=$1" ||
-                continue
-            tr '\0' ' ' <"$process/cmdline" | grep -q "weft train .*-o stopped.safetensors" &&
-                basename "$process"
-        done
+        grep -slxz "OMPI_COMM_WORLD_RANK=$1" /proc/[0-9]*/environ |
+            while IFS=/ read -r _ _ process _; do
+                grep -sqxz stopped.safetensors "/proc/$process/cmdline" &&
+                    [ "$(readlink "/proc/$process/cwd")" = "$(pwd -P)" ] && echo "$process"
+            done
     }
     # fault NAME SIGNAL MOST RANK...: begins a long run, waits for its next update, signals those
     # ranks
@@ -154,8 +160,10 @@ if run zoo "$programs/weft" zoo train ranks.conf -o zoo.safetensors --device cud
             sleep 0.1
             tries=$((tries + 1))
         done
+        processes=$(for rank; do rank_of "$rank"; done)
         start=$(date +%s%N)
-        for rank; do kill -"$signal" "$(rank_of "$rank")"; done
+        # shellcheck disable=SC2086
+        kill -"$signal" $processes
         wait $job
         took=$((($(date +%s%N) - start) / 1000000))
         verdict=ok

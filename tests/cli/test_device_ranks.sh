@@ -96,6 +96,18 @@ check "one rank over NCCL has its own bits" python3 near.py muon-1.safetensors a
 WEFT_NCCL=on WEFT_FAKE_NCCL_FAILS=1 fit lost 1 --set train.updates=4 >/dev/null
 check "an NCCL that does not start is told" grep -q "WEFT_NCCL=on: no shared memory" lost.err
 
+# What each rank does with a GPU of its own: networks of a collection, and samples.
+# same_file NAME COMMAND...: one rank's OUTPUT.safetensors and that of 3 are equal.
+same_file() {
+    label=$1
+    shift
+    timeout 300 "$emulated" "$@" -o "$label-1.safetensors" --device cuda --threads 1 -q >/dev/null 2>&1 &&
+        timeout 300 mpirun -n 3 "$emulated" "$@" -o "$label-3.safetensors" --device cuda --threads 1 -q >/dev/null 2>&1 &&
+        cmp "$label-1.safetensors" "$label-3.safetensors"
+}
+check "a collection of 3 ranks" same_file collection zoo train "$recipe" -n 13
+check "samples of 3 ranks" same_file samples sample muon-1.safetensors -n 5 --solver heun --steps 2
+
 # Two ranks on one GPU; a build or a setting without NCCL; an NCCL that does not start.
 export WEFT_EMULATOR_DEVICES=1
 check "2 ranks share a GPU" fit shared 2 --set train.updates=2 "$@"

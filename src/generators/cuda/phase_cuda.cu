@@ -338,11 +338,13 @@ extern "C" wf_status wf__phase_cuda_judge(wf_ctx *ctx, wf_phase_cuda *p,
 extern "C" wf_status wf__phase_cuda_inputs(wf_ctx *ctx, wf_phase_cuda *p,
                                            float *const in[WF_PHASE_INPUTS]) {
     network_program *t = &p->train;
-    for (int i = 0; i < t->inputs; i++)
-        if (!fetch_rows(t, t->in[i], (size_t)t->shape[i].rows, (size_t)t->shape[i].cols,
-                        input_ld(t, i), in[i]))
-            return gpu_failed(ctx, "training");
-    return WF_OK;
+    return wf_gpu::without_exceptions(ctx, "training", [&] {
+        for (int i = 0; i < t->inputs; i++)
+            if (!fetch_rows(t, t->in[i], (size_t)t->shape[i].rows, (size_t)t->shape[i].cols,
+                            input_ld(t, i), in[i]))
+                return gpu_failed(ctx, "training");
+        return WF_OK;
+    });
 }
 
 /* --- evaluations ------------------------------------------------------------------------------ */

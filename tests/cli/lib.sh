@@ -48,5 +48,12 @@ not_sanitized() {
     echo "skip $(basename "$0" .sh): a sanitizer's build; $1"
     exit 0
 }
+# value FILE KEY: of a JSON object; a key may have dots: a.b is key b of what a holds.
+value() {
+    python3 -c 'import json, sys
+at = json.load(open(sys.argv[1]))
+for key in sys.argv[2].split("."): at = at[key]
+print(at)' "$1" "$2"
+}
 is_json() { python3 -m json.tool "$1" >/dev/null; }
 finish() { [ "$failures" -eq 0 ]; }

@@ -4,8 +4,6 @@
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 
-value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"
-    }
 count() { "$weft" zoo info "$1" --json -q >count.json && value count.json count; }
 
 "$weft" zoo train "$recipe" -o zoo.safetensors -q >/dev/null # 40 networks

@@ -4,8 +4,6 @@
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
 
-value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"
-    }
 
 "$weft" zoo train "$recipe" -o zoo.safetensors --json -q >zoo.json
 check zoo-train-json is_json zoo.json
@@ -87,7 +85,8 @@ expect eval-devices 0 "where it ran: matching cpu" "$weft" eval --zoo zoo.safete
     --rows reference,networks,perturbation-0.1,average --json -q >rows.json
 check eval-rows python3 -c 'import json
 rows = json.load(open("rows.json"))["rows"]; one = json.load(open("row.json"))
-assert [r["name"] for r in rows] == ["reference", "networks", "perturbation-0.1", "average"] and rows[1]["jws"] == one["jws"]'
+assert [r["name"] for r in rows] == ["reference", "networks", "perturbation-0.1", "average"]
+assert rows[1]["jws"] == one["jws"]'
 expect eval-row-unknown 2 "there is no generator" "$weft" eval --zoo zoo.safetensors \
     --nets nets.safetensors --rows nobody
 expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safetensors \
@@ -96,14 +95,20 @@ expect eval-table 0 "JWS" "$weft" eval --zoo zoo.safetensors --nets nets.safeten
 "$weft" align zoo.safetensors -o aligned.safetensors --json -q >align.json
 check align-json is_json align.json
 check "alignment brings networks closer" python3 -c '
-import json; a = json.load(open("align.json")); assert a["cosine_after"] > a["cosine_before"] + 0.01'
+import json
+a = json.load(open("align.json"))
+assert a["cosine_after"] > a["cosine_before"] + 0.01'
 "$weft" eval --zoo zoo.safetensors --nets aligned.safetensors --data "$recipe" \
     --json -q >aligned.json
 check "aligned networks are the same networks" python3 -c '
-import json; row = json.load(open("aligned.json")); assert row["wcs_mean"] > 0.9999 and row["iou_mean"] > 0.9999, row'
+import json
+row = json.load(open("aligned.json"))
+assert row["wcs_mean"] > 0.9999 and row["iou_mean"] > 0.9999, row'
 "$weft" zoo info aligned.safetensors --json >aligned-info.json
 check "scores go along" python3 -c '
-import json; a, b = json.load(open("info.json")), json.load(open("aligned-info.json")); assert a["tests"] == b["tests"] != []'
+import json
+a, b = json.load(open("info.json")), json.load(open("aligned-info.json"))
+assert a["tests"] == b["tests"] != []'
 
 "$weft" zoo train "$recipe" -o other.safetensors --seed 9 -n 12 -q >/dev/null
 "$weft" mix --zoo zoo.safetensors,other.safetensors --data "$recipe",spirals --pairs 6 --steps 2 \
@@ -111,7 +116,8 @@ import json; a, b = json.load(open("info.json")), json.load(open("aligned-info.j
 check mix-json python3 -c '
 import json
 mix = json.load(open("mix.json"))
-assert [c["name"] for c in mix["curves"]] == ["average", "average-5", "ensemble"] and len(mix["data"]) == 2
+assert [c["name"] for c in mix["curves"]] == ["average", "average-5", "ensemble"]
+assert len(mix["data"]) == 2
 ends = [[c["points"][k]["mean"] for c in mix["curves"]] for k in (0, 2)]
 assert all(abs(x - y) < 1e-6 for end in ends for m in end for x, y in zip(m, end[0])), ends
 assert [p["alpha"] for p in mix["curves"][0]["points"]] == [0, 0.5, 1]'
@@ -149,7 +155,9 @@ check model-info-tensors python3 -c '
 import json, math
 model = json.load(open("model.json"))
 names = [t["name"] for t in model["tensors"]]
-assert names[0] == "time.0.weight" and "blocks.0.edge.0.weight_e" in names and "readout.2.bias" in names
+assert names[0] == "time.0.weight"
+assert "blocks.0.edge.0.weight_e" in names
+assert "readout.2.bias" in names
 assert sum(math.prod(t["shape"]) for t in model["tensors"]) == model["parameters"]
 position, = [t for t in model["tensors"] if t["name"] == "edge_encoder.position.weight"]
 assert position["shape"][1] == 3 and not position["decay"]'

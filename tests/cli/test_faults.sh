@@ -123,8 +123,9 @@ thin() {
     done
     check "$name" test $failed -gt 3
 }
-results() { cat "$run/eval.json" "$run/points.json" && grep -c '"finished": true' "$run/stage.json"
-    }
+results() {
+    cat "$run/eval.json" "$run/points.json" && grep -c '"finished": true' "$run/stage.json"
+}
 again() {
     rm -f "$run/eval.json" "$run/report.html"
     "$weft" run "$recipe" --out "$run" -q

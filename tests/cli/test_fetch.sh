@@ -32,7 +32,10 @@ import hashlib, json
 got, body = json.load(open("seven.json")), open("served/toy.arff", "rb").read()
 assert got["path"] == "cache/openml/7-toy_set.arff" and open(got["path"], "rb").read() == body
 assert got["sha256"] == hashlib.sha256(body).hexdigest() and got["bytes"] == len(body)
-assert got["target"] == "y" and got["name"] == "toy set" and not got["cached"] and got["resumed"] == 0'
+assert got["target"] == "y"
+assert got["name"] == "toy set"
+assert not got["cached"]
+assert got["resumed"] == 0'
 check fetch-record is_json cache/openml/7-toy_set.arff.fetch.json
 check "no part is left" test -z "$(find cache -name '*.part*')"
 printf '[data]\npath = cache/openml/7-toy_set.arff\n' >toy.conf

@@ -4,10 +4,6 @@
 . tests/cli/lib.sh
 recipe=$root/tests/cli/tiny.conf
 cd "$scratch" || exit 1
-value() { python3 -c 'import json,sys
-at = json.load(open(sys.argv[1]))
-for key in sys.argv[2].split("."): at = at[key]
-print(at)' "$1" "$2"; }
 
 "$weft" zoo train "$recipe" -o zoo.safetensors -q >/dev/null # 40 networks
 mkdir measured

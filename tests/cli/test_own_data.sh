@@ -17,8 +17,6 @@ for i in range(300):
 open("own.csv", "w").write("u,v,kind,price\n" + "".join("%.4f,%.6f,%s,%.6f\n" % r for r in rows))
 open("own.tsv", "w").write("u\tv\tkind\n" + "".join("%.4f\t%.6f\t%s\n" % r[:3] for r in rows))
 PY
-value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"
-    }
 
 expect csv 0 "240 to train" "$weft" data info own.csv --target kind --drop price
 expect tsv 0 "classes      3: a (100)" "$weft" data info own.tsv

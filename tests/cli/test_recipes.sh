@@ -85,7 +85,9 @@ if [ -s "$WEFT_DATA/acs-income/acsincome-2018-CA_1.csv.gz" ]; then
 import json
 eval, points = (json.load(open("runs/acs-small/" + name)) for name in ("eval.json", "points.json"))
 made = {(r["on"], round(r["cond"], 6)): r for r in eval["rows"] if r["name"] == "gmn"}
-assert {c for _, c in made} == {k / 10 for k in range(11)} and {on for on, _ in made} == {"CA", "PR"} and len(made) == 22
+assert {c for _, c in made} == {k / 10 for k in range(11)}
+assert {on for on, _ in made} == {"CA", "PR"}
+assert len(made) == 22
 assert all(0 <= r["jws"] <= 1 and 0 <= r["accuracy_mean"] <= 1 for r in made.values())
 assert [c["name"] for c in eval["mix"]["curves"]] == ["average", "average-1", "average-5", "average-50", "ensemble"]
 assert len(points["clouds"]) == 13 and all(len(c["scores"]) == 2 for c in points["clouds"])'

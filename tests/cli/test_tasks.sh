@@ -3,12 +3,12 @@
 # of them is wrong.
 . tests/cli/lib.sh
 cd "$scratch" || exit 1
-value() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"
-    }
-meta() { python3 -c '
-import json, struct, sys
+meta() {
+    python3 -c 'import json, struct, sys
 file = open(sys.argv[1], "rb")
-print(json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))["__metadata__"].get(sys.argv[2], "absent"))' "$1" "$2"; }
+head = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+print(head["__metadata__"].get(sys.argv[2], "absent"))' "$1" "$2"
+}
 
 cat >moons.conf <<'END'
 [data]
@@ -112,7 +112,11 @@ expect eval-task 0 "JWS" "$weft" eval --zoo zoos/moons.safetensors --nets moons.
     --data moons.conf --no-cache -q
 "$weft" eval --nets half.safetensors --data spirals.conf --json -q >row.json
 check "a new width has an accuracy" python3 -c '
-import json; row = json.load(open("row.json")); assert 0 <= row["accuracy_mean"] <= 1 and row["jws"] is None and row["n"] == 4'
+import json
+row = json.load(open("row.json"))
+assert 0 <= row["accuracy_mean"] <= 1
+assert row["jws"] is None
+assert row["n"] == 4'
 
 # A scalar domain: numbers in the manifest, without weight normalisation.
 sed 's/^cond = linear/cond = mlp/' moons.conf >domain.conf

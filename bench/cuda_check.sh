@@ -190,8 +190,9 @@ for name in "nccl", "cublas":
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib:/usr/local/cuda/lib64:$theirs"
 # Every program that is run must be there before the first one starts.
 first_tests="test_cuda_ops test_cuda_nodes test_cuda_match test_cuda_eval test_cuda_optim"
-second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts test_cuda_loops"
-second_tests="$second_tests test_cuda_net test_cuda_convs test_cuda_execute test_cuda_phases test_zoo_cuda"
+second_tests="test_cuda_field test_cuda_lstar test_cuda_fit test_cuda_sample test_cuda_contexts"
+second_tests="$second_tests test_cuda_loops test_cuda_net test_cuda_convs test_cuda_execute"
+second_tests="$second_tests test_cuda_phases test_zoo_cuda"
 [ "$mode" = lease ] && more="edge_benchmark node_benchmark test_instructions cuda_step cuda_loop" ||
     more=
 find_missing() {
@@ -299,7 +300,7 @@ head, sums = rows[0], collections.Counter()
 count = collections.Counter()
 name, value, unit = (head.index(k) for k in ("Kernel Name", "Metric Value", "Metric Unit"))
 for row in rows[1:]:
-    scale = {"ns": 1e-6, "nsecond": 1e-6, "us": 1e-3, "usecond": 1e-3, "ms": 1, "msecond": 1}[row[unit]]
+    scale = {"n": 1e-6, "u": 1e-3, "m": 1}[row[unit][0]] # ns or nsecond ...
     sums[row[name][:90]] += float(row[value].replace(",", "")) * scale
     count[row[name][:90]] += 1
 print("%.2f in all" % sum(sums.values()))

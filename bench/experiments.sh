@@ -158,7 +158,8 @@ milliseconds() {
     for copy in $(seq "$copies"); do
         [ -f "$out/timed-$copy.safetensors.log.jsonl" ] || continue
         sed 's/.*"seconds"://; s/[,}].*//' "$out/timed-$copy.safetensors.log.jsonl" |
-            awk 'NR == 1 { first = $1 } { last = $1 } END { if (NR > 0) print (NR > 1 ? 100 * (last - first) / (NR - 1) : 1000) }'
+            awk 'NR == 1 { first = $1 } { last = $1 }
+                END { if (NR > 0) print (NR > 1 ? 100 * (last - first) / (NR - 1) : 1000) }'
     done | awk -v copies="$copies" \
         '{ sum += $1 } END { if (NR > 0 && NR == copies) print sum / NR / NR }'
     rm -f "$out"/timed-*
@@ -168,7 +169,8 @@ milliseconds() {
 # is for these runs, which go in rounds of $jobs.
 plan() {
     if [ -z "${BUDGET:-}" ]; then updates=$4; else
-        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v seconds="$(($(left) - ${aside:-0} - ${RESERVE:-0}))" -v share="$share" -v jobs="$jobs" 'BEGIN {
+        updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v share="$share" \
+            -v seconds="$(($(left) - ${aside:-0} - ${RESERVE:-0}))" -v jobs="$jobs" 'BEGIN {
             side = runs < jobs ? runs : jobs
             rounds = int((runs + side - 1) / side)
             u = int(1000 * (0.96 * seconds * share / rounds - over) / side / ms / 50) * 50
@@ -192,7 +194,8 @@ collection() {
 }
 need_karhunen() {
     collection karhunen.conf karhunen "$karhunen"
-    k="zoo.path=$out/karhunen.safetensors zoo.held_out_path=$out/karhunen-held-out.safetensors eval.controls=no"
+    k="zoo.path=$out/karhunen.safetensors zoo.held_out_path=$out/karhunen-held-out.safetensors"
+    k="$k eval.controls=no"
     [ -n "${k_ms:-}" ] ||
         k_ms=$(milliseconds "$jobs" karhunen.conf "$out/karhunen.safetensors" train.limit="$middle")
     [ -n "$k_ms" ] || stop "karhunen: the timed training failed"
@@ -310,7 +313,8 @@ run_alignment() {
 run_mnist_alignment() {
     need_mnist
     plan 8 "$m_ms" 8 200000
-    all="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
+    all="$estimate mnist.conf $m eval.controls=no train.updates=$updates"
+    all="$all sample.solver=euler sample.steps=50"
     { echo "mnist-same $all" && aligned mnist mnist-same "$all"; } | together
     table mnist-alignment "$out"/mnist-same*/
 }
@@ -319,7 +323,8 @@ run_mnist_alignment() {
 variants() {
     prefix=$1
     shift
-    off="train.optimizer=adamw train.precondition=no train.principal=no train.loss_by=parameters train.coupling=independent sample.refine_matched=no"
+    off="train.optimizer=adamw train.precondition=no train.principal=no train.loss_by=parameters"
+    off="$off train.coupling=independent sample.refine_matched=no"
     echo "$prefix-adamw $* $off"
     echo "$prefix-muon $* $off train.optimizer=muon"
     echo "$prefix-preconditioned $* $off train.precondition=yes"
@@ -347,7 +352,8 @@ need_mnist_base() {
         done
         share=$(awk -v own=$own -v total="$total" 'BEGIN { print own / total }')
         plan $runs "$m_ms" 8 200000
-        mnist_base="$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50"
+        mnist_base="$estimate mnist.conf $m eval.controls=no train.updates=$updates"
+        mnist_base="$mnist_base sample.solver=euler sample.steps=50"
     fi
 }
 run_mnist_ablations() {
@@ -449,7 +455,9 @@ run_openml20() {
         echo "openml20 $all"
         echo "openml20-fresh $all zoo.fresh=yes"
         echo "openml20-wide $all $(width 128)"
-        echo "openml20-letter $all train.batch=66 train.shares=letter:25,mfeat-karhunen:9,solar-flare-5:5,mfeat-morphological:4,BNG-cmc:3,kr-vs-kp:2,mfeat-factors:2,mfeat-zernike:2,balance-scale:2,hayes-roth:2"
+        shares=letter:25,mfeat-karhunen:9,solar-flare-5:5,mfeat-morphological:4,BNG-cmc:3
+        shares=$shares,kr-vs-kp:2,mfeat-factors:2,mfeat-zernike:2,balance-scale:2,hayes-roth:2
+        echo "openml20-letter $all train.batch=66 train.shares=$shares"
         echo "openml20-batch224 $all train.batch=224"
     } | together
     printed openml20 openml20-fresh openml20-wide openml20-letter openml20-batch224
@@ -585,13 +593,15 @@ mnist_grid() {
         "368 5e-4 cosine 0.999" "368 3e-4 constant 0.9999"; do
         # shellcheck disable=SC2086
         set -- $one
-        echo "mnist-dit-h$1-lr$2-$3-ema$4 mnist-dit train.batch=256 model.width=$1 train.lr=$2 train.schedule=$3 train.ema=$4"
+        settings="train.batch=256 model.width=$1 train.lr=$2 train.schedule=$3 train.ema=$4"
+        echo "mnist-dit-h$1-lr$2-$3-ema$4 mnist-dit $settings"
     done
     for b in 32 64 256; do
         for lr in 1e-3 5e-4 1e-4; do
             for h in 200 300 400 558; do
                 for kind in dwf dwf-aligned; do
-                    echo "mnist-dwf-b$b-lr$lr-h$h${kind#dwf} mnist-$kind train.batch=$b train.lr=$lr model.width=$h"
+                    echo "mnist-dwf-b$b-lr$lr-h$h${kind#dwf} mnist-$kind" \
+                        "train.batch=$b train.lr=$lr model.width=$h"
                 done
             done
         done
@@ -606,7 +616,8 @@ mnist_grid() {
 }
 cifar10_grid() {
     echo "cifar10-mlp cifar10-mlp train.batch=64"
-    echo "cifar10-dit-lr2e-4-constant cifar10-dit train.batch=256 train.lr=2e-4 train.schedule=constant"
+    echo "cifar10-dit-lr2e-4-constant cifar10-dit train.batch=256 train.lr=2e-4" \
+        "train.schedule=constant"
     echo "cifar10-dit-lr5e-4-cosine cifar10-dit train.batch=256 train.lr=5e-4 train.schedule=cosine"
     for kind in dwf dwf-aligned; do
         for one in "256 5e-4" "256 1e-3" "256 1e-4" "64 5e-4"; do
@@ -629,7 +640,10 @@ scaling() {
         [ "$method" = gmn ] && recipe=../karhunen-paper
         case $method in dwf*) table=yes ;; esac
         for n in $sizes
-        do echo "scaling-$method-$n $recipe train.batch=256 train.limit=$n${table:+ train.noise_table=$n}"; done
+        do
+            echo "scaling-$method-$n $recipe train.batch=256" \
+                "train.limit=$n${table:+ train.noise_table=$n}"
+        done
     done
 }
 

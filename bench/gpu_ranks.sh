@@ -16,7 +16,8 @@ batch=${BATCH:-256} updates=${UPDATES:-200} precision=${PRECISION:-bf16}
 [ -z "${RECIPE:-}" ] || recipe=$(cat "$RECIPE") || exit 2
 for name in weft cuda_loop cuda_ranks; do
     [ -x "$programs/$name" ] && continue
-    echo "gpu_ranks.sh: no $programs/$name; make it where nvcc and mpicc are: bench/cuda_check.sh build ranks" >&2
+    echo "gpu_ranks.sh: no $programs/$name" >&2
+    echo "make it where nvcc and mpicc are: bench/cuda_check.sh build ranks" >&2
     exit 2
 done
 command -v mpirun >/dev/null || { echo "gpu_ranks.sh: no mpirun" >&2; exit 2; }
@@ -71,7 +72,8 @@ train() {
         --device cuda --threads 2 -q --set train.optimizer=muon --set train.ema=0.999 \
         --set train.log_every=1 "$@"
 }
-fp32="--set train.precision=fp32 --set train.updates=$((updates / 10)) --set train.batch=$((batch / 4 + 1))"
+fp32="--set train.precision=fp32 --set train.updates=$((updates / 10))"
+fp32="$fp32 --set train.batch=$((batch / 4 + 1))"
 bf16="--set train.precision=$precision --set train.updates=$updates --set train.batch=$batch"
 long="--set train.precision=$precision --set train.schedule_updates=100000 --set train.batch=$batch"
 # per_update NAME: milliseconds of an update, over the second half of the log
@@ -79,7 +81,8 @@ per_update() {
     sed -n 's/.*"update":\([0-9]*\),.*"seconds":\([0-9.]*\).*/\1 \2/p' "$1.safetensors.log.jsonl" \
         2>/dev/null |
         awk '{ u[NR] = $1; s[NR] = $2 }
-            END { h = int((NR + 1) / 2); if (NR > 1) printf "%.2f", 1000 * (s[NR] - s[h]) / (u[NR] - u[h]) }'
+            END { h = int((NR + 1) / 2)
+                if (NR > 1) printf "%.2f", 1000 * (s[NR] - s[h]) / (u[NR] - u[h]) }'
 }
 losses() { sed -n 's/.*"update":\([0-9]*\),"loss":\([-0-9.e+]*\),.*/\1 \2/p' \
     "$1.safetensors.log.jsonl" 2>/dev/null; }
@@ -89,13 +92,16 @@ near() {
     losses "$1" >a && losses "$2" >b
     awk -v most="$3" 'NR == FNR { a[$1] = $2; n++; next }
         { d = ($2 - a[$1]) / ($2 == 0 ? 1 : $2); if (d < 0) d = -d; if (d > worst) worst = d; m++ }
-        END { if (n > 0 && n == m) printf "%.1e", worst; else printf "no equal number of updates: %d, %d;", n, m
+        END { if (n > 0 && n == m) printf "%.1e", worst
+            else printf "no equal number of updates: %d, %d;", n, m
             exit !(n > 0 && n == m && worst <= most) }' a b
 }
 
 # --- one rank over NCCL
 if run loop "$programs/cuda_loop" nccl karhunen-lean; then
-    awk 'NR > 1 && NF >= 5 { printf "%s %s: %s ms alone, %s ms over NCCL, %s %%\n", $1, $2, $3, $4, $5 }' loop.said >costs
+    awk 'NR > 1 && NF >= 5 {
+        printf "%s %s: %s ms alone, %s ms over NCCL, %s %%\n", $1, $2, $3, $4, $5
+    }' loop.said >costs
     [ -s costs ] || row FAILED "cuda_loop nccl: no times"
     while read -r line; do
         verdict=ok

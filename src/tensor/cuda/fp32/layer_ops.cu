@@ -1,6 +1,6 @@
-/* layer_ops: operations of networks over rows of tokens: affine layer norm, gates, dropout,
- * positions, concatenation, tokens, losses. Formulas: tape.h. All are bound by bandwidth or, when
- * small, by the launch; not measured yet. */
+/* layer_ops: operations of networks over rows of tokens: affine layer norm, dropout, positions,
+ * concatenation, tokens, losses. Formulas: tape.h. All are bound by bandwidth or, when small, by the
+ * launch; not measured yet. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 #include "weft/rng.h"
 
@@ -79,55 +79,6 @@ bool layer_norm_backward(const wf_op *op, wf_arena *arena) {
         return false;
     if (wanted(bias) && !sum_rows(grad_of(y), NULL, y->ld, y->rows, y->cols,
                                   sum_target{grad_of(bias), 0, false, false}, arena))
-        return false;
-    return launched();
-}
-
-/* --- gates ------------------------------------------------------------------------------------ */
-namespace {
-/* y = x + gate r */
-struct gated_element {
-    const float *x, *branch, *gate;
-    float *y;
-    int ld, ld_gate;
-    const uint32_t *map;
-    __device__ void operator()(int row, int col) const {
-        size_t at = (size_t)row * ld + col;
-        y[at] = x[at] + gate[(size_t)map[row] * ld_gate + col] * branch[at];
-    }
-};
-struct gated_back_element {
-    const float *dy, *gate;
-    float *dbranch;
-    int ld, ld_gate;
-    const uint32_t *map;
-    __device__ void operator()(int row, int col) const {
-        size_t at = (size_t)row * ld + col;
-        dbranch[at] += gate[(size_t)map[row] * ld_gate + col] * dy[at];
-    }
-};
-} // namespace
-
-bool gated_residual_forward(const wf_op *op, wf_arena *) {
-    const wf_tensor *x = op->in[0], *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
-    each(gated_element{data_of(x), data_of(branch), data_of(modulation) + op->column, data_of(y),
-                       x->ld, modulation->ld, op->map},
-         x->rows, x->cols);
-    zero_padding(y);
-    return launched();
-}
-
-/* The stream's own gradient is the output's (T3). */
-bool gated_residual_backward(const wf_op *op, wf_arena *arena) {
-    const wf_tensor *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
-    if (wanted(branch))
-        each(gated_back_element{grad_of(y), data_of(modulation) + op->column, grad_of(branch),
-                                y->ld, modulation->ld, op->map},
-             y->rows, y->cols);
-    if (wanted(modulation) &&
-        !sum_mapped(grad_of(y), data_of(branch), y->ld, y->rows, y->cols, op->map, modulation->rows,
-                    sum_target{grad_of(modulation) + op->column, modulation->ld, false, false},
-                    arena))
         return false;
     return launched();
 }

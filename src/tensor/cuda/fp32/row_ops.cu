@@ -1,8 +1,8 @@
-/* row_ops: operations on rows of nodes and graphs: linear, activation, layer norm, residual, means,
- * gathers. Formulas: tape.h. The bf16 backend defers most of them (row_products/deferred.cu).
- * Measured on an H200 (ncu), of those it does not defer: gathering 25,856 rows of 64 columns 9.9 us
- * (6.6 MB written), activation of 79 rows 2.4 us, scatter_kernel of 8,192 rows of 128 columns 58 us
- * (each block looks through the whole map). */
+/* row_ops: operations on rows of nodes and graphs: linear, activation, layer norm, residual with
+ * both kinds of gates, means, gathers. Formulas: tape.h. The bf16 backend defers most of them
+ * (row_products/deferred.cu). Measured on an H200 (ncu), of those it does not defer: gathering
+ * 25,856 rows of 64 columns 9.9 us (6.6 MB written), activation of 79 rows 2.4 us, scatter_kernel
+ * of 8,192 rows of 128 columns 58 us (each block looks through the whole map). */
 #include "base/vmath.h"
 #include "tensor/cuda/fp32/row_sums.cuh"
 
@@ -154,27 +154,36 @@ bool norm_backward(const wf_op *op, wf_arena *arena) {
 
 /* --- residual --------------------------------------------------------------------------------- */
 namespace {
-struct residual_element {
-    const float *x, *branch, *gate;
-    float *y;
-    int cols, ld, ld_gate;
+/* The factor of a branch: base + its gate, or 1 without gates. */
+struct branch_gate {
+    const float *gate;
+    int ld;
     const uint32_t *map;
-    __device__ void operator()(int row, int col) const {
-        size_t at = (size_t)row * ld + col;
-        float factor = gate == NULL ? 1 : 1 + gate[(size_t)map[row] * ld_gate + col];
-        y[at] = x[at] + factor * branch[at];
+    float base;
+    __device__ float at(int row, int col) const {
+        return gate == NULL ? 1 : base + gate[(size_t)map[row] * ld + col];
     }
 };
-/* dbranch += (1 + gate) * dy */
-struct residual_back_element {
-    const float *dy, *gate;
-    float *dbranch;
-    int ld, ld_gate;
-    const uint32_t *map;
+/* y = x + factor * branch */
+struct residual_element {
+    const float *x, *branch;
+    float *y;
+    int ld;
+    branch_gate factor;
     __device__ void operator()(int row, int col) const {
         size_t at = (size_t)row * ld + col;
-        float factor = gate == NULL ? 1 : 1 + gate[(size_t)map[row] * ld_gate + col];
-        dbranch[at] += factor * dy[at];
+        y[at] = x[at] + factor.at(row, col) * branch[at];
+    }
+};
+/* dbranch += factor * dy */
+struct residual_back_element {
+    const float *dy;
+    float *dbranch;
+    int ld;
+    branch_gate factor;
+    __device__ void operator()(int row, int col) const {
+        size_t at = (size_t)row * ld + col;
+        dbranch[at] += factor.at(row, col) * dy[at];
     }
 };
 struct pad_element {
@@ -188,30 +197,42 @@ void zero_padding(const wf_tensor *x) {
     each(pad_element{data_of(x), x->cols, x->ld}, x->rows, x->ld - x->cols);
 }
 
-bool residual_forward(const wf_op *op, wf_arena *) {
-    const wf_tensor *x = op->in[0], *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
-    const float *gate = modulation == NULL ? NULL : data_of(modulation) + op->column;
-    each(residual_element{data_of(x), data_of(branch), gate, data_of(y), x->cols, x->ld,
-                          modulation == NULL ? 0 : modulation->ld, op->map},
+namespace {
+/* base: 1, or 0 for plain gates. */
+branch_gate gate_of(const wf_op *op, float base) {
+    const wf_tensor *modulation = op->in[2];
+    if (modulation == NULL) return branch_gate{NULL, 0, NULL, base};
+    return branch_gate{data_of(modulation) + op->column, modulation->ld, op->map, base};
+}
+
+bool add_branch(const wf_op *op, float base) {
+    const wf_tensor *x = op->in[0], *branch = op->in[1], *y = op->out[0];
+    each(residual_element{data_of(x), data_of(branch), data_of(y), x->ld, gate_of(op, base)},
          x->rows, x->cols);
     zero_padding(y);
     return launched();
 }
 
 /* The stream's own gradient is the output's (T3). */
-bool residual_backward(const wf_op *op, wf_arena *arena) {
+bool add_branch_back(const wf_op *op, wf_arena *arena, float base) {
     const wf_tensor *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
-    const float *gate = modulation == NULL ? NULL : data_of(modulation) + op->column;
     if (wanted(branch))
-        each(residual_back_element{grad_of(y), gate, grad_of(branch), y->ld,
-                                   modulation == NULL ? 0 : modulation->ld, op->map},
-             y->rows, y->cols);
+        each(residual_back_element{grad_of(y), grad_of(branch), y->ld, gate_of(op, base)}, y->rows,
+             y->cols);
     if (wanted(modulation) &&
         !sum_mapped(grad_of(y), data_of(branch), y->ld, y->rows, y->cols, op->map, modulation->rows,
                     sum_target{grad_of(modulation) + op->column, modulation->ld, false, false},
                     arena))
         return false;
     return launched();
+}
+} // namespace
+
+bool residual_forward(const wf_op *op, wf_arena *) { return add_branch(op, 1); }
+bool residual_backward(const wf_op *op, wf_arena *arena) { return add_branch_back(op, arena, 1); }
+bool gated_residual_forward(const wf_op *op, wf_arena *) { return add_branch(op, 0); }
+bool gated_residual_backward(const wf_op *op, wf_arena *arena) {
+    return add_branch_back(op, arena, 0);
 }
 
 /* --- means, gathers, inserts ------------------------------------------------------------------ */

@@ -105,7 +105,8 @@ NCCL ?= $(patsubst %/include/nccl.h,%,$(firstword $(wildcard $(dir $(NVCC))../in
 ifneq ($(NCCL),)
 nccl_libs := $(wildcard $(NCCL)/lib $(NCCL)/lib64 $(NCCL)/lib/x86_64-linux-gnu)
 CUDA_OBJ += $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard src/base/nccl/*_nccl.cu))
-CUDA_LIBS += $(patsubst %,-L%,$(nccl_libs)) $(patsubst %,-Wl$(comma)-rpath$(comma)%,$(nccl_libs)) -lnccl
+CUDA_LIBS += $(patsubst %,-L%,$(nccl_libs))
+CUDA_LIBS += $(patsubst %,-Wl$(comma)-rpath$(comma)%,$(nccl_libs)) -lnccl
 $(BUILD)/src/base/nccl/%.cu.o: CPPFLAGS += -isystem $(NCCL)/include
 else
 CUDA_OBJ += $(call objects,nccl/*_absent.c)
@@ -166,7 +167,8 @@ $(BUILD)/src/%.cu.o: src/%.cu
 
 $(BUILD)/src/run/demo_recipe.o: recipes/demo.conf # which the assembler takes in
 
-# Changes when NVCC, CURL or MPI do: objects that are there already would not make the library again.
+# Changes when NVCC, CURL or MPI do: objects that are there already would not make the library
+# again.
 $(BUILD)/parts.txt $(BUILD)/wheel/parts.txt: FORCE
 	@mkdir -p $(@D)
 	@echo '$(LIB_OBJ) $(LIBS)' | cmp -s - $@ || echo '$(LIB_OBJ) $(LIBS)' >$@

@@ -9,7 +9,8 @@ trap 'rm -rf "$out"' EXIT
 if grep -q avx512f /proc/cpuinfo 2>/dev/null; then export OPENBLAS_CORETYPE=SKYLAKEX; fi
 export OMP_NUM_THREADS="$threads"
 if ! ldconfig -p | grep -q libopenblas && [ -z "$LD_LIBRARY_PATH" ]; then
-    echo "bench: OpenBLAS is missing (libopenblas0-pthread); PyTorch would run on the reference BLAS" >&2
+    echo "bench: OpenBLAS is missing (libopenblas0-pthread);" \
+        "PyTorch would run on the reference BLAS" >&2
     exit 1
 fi
 grep -m 1 'model name' /proc/cpuinfo 2>/dev/null

@@ -22,15 +22,16 @@ EMULATED_ALIGN := $(patsubst src/%.cu,$(BUILD)/emulated/%.o,$(call cuda_sources,
 UNEMULATED_OBJ := $(filter-out $(EMULATED:%=$(BUILD)/src/%/cuda/%) $(BUILD)/src/zoo/cuda/% \
                     $(BUILD)/src/base/nccl/%,$(ABSENT_OBJ))
 ifeq ($(SAN),)
-EMULATED_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,contexts convs execute field fit loops \
-                    lstar match net nodes ops optim phases)
-HOPPER_TESTS := $(patsubst %,$(BUILD)/emulated/test_cuda_%,instructions edge_benchmark node_benchmark)
+emulated_test = $(1:%=$(BUILD)/emulated/test_cuda_%)
+EMULATED_TESTS := $(call emulated_test,contexts convs execute field fit loops lstar match net \
+                    nodes ops optim phases)
+HOPPER_TESTS := $(call emulated_test,instructions edge_benchmark node_benchmark)
 EMULATED_TESTS += $(HOPPER_TESTS) $(BUILD)/emulated/test_cuda_ops_90a
 EMULATED_PROGRAM := $(BUILD)/emulated/weft
 endif
 
-.PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos chaos-long \
-        chaos-full claims layering formatting check check-full
+.PHONY: test test-programs test-docs test-oracle test-threads fuzz fuzz-targets fuzz-smoke chaos \
+        chaos-long chaos-full claims layering formatting check check-full
 
 TEST_FLAGS = $(CPPFLAGS) -Itests $(CFLAGS) -Wno-missing-prototypes
 $(TESTS:%=%.o) $(EMULATED_TESTS) $(EMULATED_OBJ): | need-test
@@ -41,8 +42,8 @@ $(BUILD)/tests/%.o: tests/%.c
 	$(call quiet,CC,$<)$(CCACHE) $(CC) $(TEST_FLAGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libweft.a
-	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LIBS) \
-	    -o $@
+	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka \
+	    $(LIBS) -o $@
 
 # This one runs the program with generators of its own.
 $(BUILD)/tests/unit/test_generators: $(filter-out %/main.o,$(CLI_OBJ))
@@ -81,7 +82,8 @@ $(BUILD)/emulated/test_cuda_ops_90a: $(BUILD)/tests/unit/test_cuda_ops.o $(CPU_O
 $(HOPPER_TESTS): %: %.o $(EMULATOR_OBJ)
 	$(call quiet,TEST,$@)$(CXX) $^ -pthread -o $@
 
-$(EMULATOR_OBJ) $(FAKE_NCCL_OBJ): $(BUILD)/emulated/%.o: tests/emulator/%.cpp $(wildcard tests/emulator/*.h)
+$(EMULATOR_OBJ) $(FAKE_NCCL_OBJ): $(BUILD)/emulated/%.o: tests/emulator/%.cpp \
+        $(wildcard tests/emulator/*.h)
 	@mkdir -p $(@D)
 	$(call quiet,CXX,$<)$(CCACHE) $(CXX) $(EMULATED_FLAGS) -Wextra -Wshadow -O3 -Itests/emulator \
 	    -c $< -o $@
@@ -92,8 +94,8 @@ define link_emulated
 endef
 $(BUILD)/emulated/test_%: $(BUILD)/tests/unit/test_%.o $(CPU_OBJ) $(UNEMULATED_OBJ) $(EMULATED_OBJ)
 	$(link_emulated)
-$(BUILD)/emulated/test_cuda_match: $(BUILD)/tests/unit/test_cuda_match.o $(CPU_OBJ) $(EMULATED_OBJ) \
-        $(EMULATED_ALIGN) $(filter-out $(BUILD)/src/align/cuda/%,$(UNEMULATED_OBJ))
+$(BUILD)/emulated/test_cuda_match: $(BUILD)/tests/unit/test_cuda_match.o $(CPU_OBJ) \
+        $(EMULATED_OBJ) $(EMULATED_ALIGN) $(filter-out $(BUILD)/src/align/cuda/%,$(UNEMULATED_OBJ))
 	$(link_emulated)
 
 # The program itself, for tests of several ranks with a GPU each.
@@ -127,7 +129,8 @@ FUZZ_OBJ := $(BUILD)/tests/fuzz/program.o $(filter-out %/main.o,$(CLI_OBJ))
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(FUZZ_OBJ) $(BUILD)/libweft.a \
                        $(wildcard tests/fuzz/*.h tests/torch_writer.h)
 	@mkdir -p $(@D)
-	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(LDFLAGS) $(FUZZ_FLAGS) $(filter %.c %.o %.a,$^) $(LIBS) -o $@
+	$(call quiet,FUZZ,$@)$(CC) $(TEST_FLAGS) $(LDFLAGS) $(FUZZ_FLAGS) $(filter %.c %.o %.a,$^) \
+	    $(LIBS) -o $@
 
 fuzz-targets: $(FUZZERS)
 
@@ -166,7 +169,7 @@ chaos-long: $(BUILD)/weft-cpu $(CHAOS) ## the same for MINUTES=15, with sanitize
 	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --seconds $$(($(MINUTES) * 60)) \
 	    --seed $(SEED) --sanitized build/asan/weft --fuzz $(lastword $(subst =, ,$(FUZZ_BUILD)))
 
-chaos-full: $(BUILD)/weft-cpu $(CHAOS) ## every call and request for memory failed, killed, cut off: hours
+chaos-full: $(BUILD)/weft-cpu $(CHAOS) ## every call fails, is killed, is cut off: hours
 	@$(PYTHON) tests/chaos/chaos.py --build $(BUILD) --full $(BUILD)/chaos/tried.txt
 
 layering claims: need-python
@@ -177,8 +180,9 @@ layering:
 
 formatting: need-check
 	@clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
-	@awk 'length > 100 { print FILENAME ":" FNR ": longer than 100 columns"; bad = 1 } END { exit bad }' \
-	    $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.def')
+	@awk 'length > 100 { print FILENAME ":" FNR ": longer than 100 columns"; bad = 1 } \
+	    END { exit bad }' $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' '*.def' '*.py' '*.mk' \
+	        Makefile)
 
 claims:
 	@tools/check_claims.py
@@ -189,7 +193,7 @@ THREAD_TESTS := unit/test_pool unit/test_match unit/test_draw unit/test_flow uni
 test-threads: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 	@BUILD=$(BUILD) tests/run.sh $(THREAD_TESTS:%=%.c)
 
-check: need-check layering formatting claims ## layering of includes, formatting, warnings of gcc and clang
+check: need-check layering formatting claims ## layering, formatting, warnings of gcc and clang
 	@tools/layering.py --svg | cmp -s - docs/modules.svg || \
 	    { echo "old picture: tools/layering.py --svg >docs/modules.svg" >&2; exit 1; }
 	+@$(again) BUILD=build/gcc-strict WERROR=-Werror CC=gcc all

@@ -173,7 +173,8 @@ def busy(line):
     leave.wait(30)
 def work():
     with context:
-        weft.fit(zoo, updates=3, log_every=1, on_log=busy, node=8, edge=8, time=8, blocks=1, batch=4)
+        weft.fit(zoo, updates=3, log_every=1, on_log=busy, node=8, edge=8, time=8, blocks=1,
+                 batch=4)
 context = weft.Context(progress=False)
 worker = threading.Thread(target=work)
 worker.start()

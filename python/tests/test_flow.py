@@ -305,7 +305,8 @@ def test_a_planned_fit_goes_on_with_its_plan(zoo, tmp_path, capsys):
         capsys.readouterr()
         flow = weft.fit(zoo, minutes=0.02, path=path)
         of = stopped["train"]["updates"]
-        assert f"{path}: goes on from update {stopped['updates']} of {of}" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert f"{path}: goes on from update {stopped['updates']} of {of}" in said
         assert flow.about["train"]["updates"] == of and flow.sampling["solver"] == "euler"
         weft.fit(zoo, minutes=0.02, path=path)
         assert f"{path}: has its {of} updates" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 /* layer_ops: operations of networks over rows of tokens: affine layer norm, dropout, positions,
- * concatenation, tokens, losses. Formulas: tape.h. All are bound by bandwidth or, when small, by the
- * launch; not measured yet. */
+ * concatenation, tokens, losses. Formulas: tape.h. All are bound by bandwidth or, when small, by
+ * the launch; not measured yet. */
 #include "tensor/cuda/fp32/row_sums.cuh"
 #include "weft/rng.h"
 

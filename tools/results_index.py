@@ -8,6 +8,7 @@ print("# Results\n\nEvery figure that weft claims comes from one of these pages:
 for path in sorted(sys.argv[1:], reverse=True):
     lines = open(path).read().split("\n")
     title = next(line[2:] for line in lines if line.startswith("# "))
-    title = re.sub(r"^\d{4}-\d\d-\d\d: | \(\d{4}-\d\d-\d\d\)$", "", title)  # the date stands before it
+    # The date stands before it.
+    title = re.sub(r"^\d{4}-\d\d-\d\d: | \(\d{4}-\d\d-\d\d\)$", "", title)
     name = path.split("/")[-1]
     print(f"- {name[:10]} [{title[0].upper() + title[1:]}](results/{name})")

@@ -200,6 +200,13 @@ static const char *inputs_text(int channels, int height, int width, char out[64]
     return out;
 }
 
+const char *wf__one_output(int outputs) {
+    return outputs != 1
+               ? ""
+               : "; one output for two classes is not judged: give the last layer two, a row "
+                 "of zeros before its own";
+}
+
 wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *graph) {
     const wf_group *input = &graph->groups[0];
     bool images = data->height > 0, size = data->inputs == graph->inputs;
@@ -209,14 +216,14 @@ wf_status wf_dataset_fits(wf_ctx *ctx, const wf_dataset *data, const wf_graph *g
     if (size && data->classes == graph->outputs) return WF_OK;
     char found[64], expected[64];
     return wf_fail(ctx, WF_ERR_SHAPE,
-                   "networks %.200s expect %s and give %d classes; data set %s has %s and %d "
-                   "classes",
+                   "networks %.200s expect %s and have %d output%s; data set %s has %s and %d "
+                   "classes%s",
                    graph->text,
                    inputs_text(input->n, input->image ? input->height : 0, input->width, expected),
-                   graph->outputs, data->name,
+                   graph->outputs, graph->outputs == 1 ? "" : "s", data->name,
                    images ? inputs_text(data->channels, data->height, data->width, found)
                           : inputs_text(data->inputs, 0, 0, found),
-                   data->classes);
+                   data->classes, wf__one_output(graph->outputs));
 }
 
 /* The name to show: as given, else the file's without folder and endings. */

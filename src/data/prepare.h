@@ -69,6 +69,10 @@ wf_status wf__prepare_apply(wf_ctx *ctx, const char *json, const wf_table *table
 wf_status wf__dataset_from_tables(wf_ctx *ctx, const wf_data_desc *desc, wf_table *table,
                                   const wf_table *test, wf_dataset **out);
 
+/* For a message about outputs that are not as many as classes: what a network of one output needs,
+ * "" for others. */
+const char *wf__one_output(int outputs);
+
 /* Over both parts as they stand. */
 wf_status wf__dataset_fingerprint(wf_ctx *ctx, wf_dataset *data);
 

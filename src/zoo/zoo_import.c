@@ -7,6 +7,7 @@
  * growing matrix. */
 #include "weft/import.h"
 #include "base/json_text.h"
+#include "data/prepare.h"
 #include "graph/describe.h"
 #include "zoo/zoo_import_items.h"
 #include "zoo/zoo_import_layers.h"
@@ -148,9 +149,10 @@ static wf_status check_data(const wf_importer *imp, const char *path, const wf_g
     if (desc->inputs == 0 || (graph->inputs == desc->inputs && graph->outputs == desc->outputs))
         return WF_OK;
     return wf_fail(imp->ctx, WF_ERR_SHAPE,
-                   "%s: a network of %s has %d inputs and %d outputs, but the data have %d inputs "
-                   "and %d classes",
-                   path, graph->text, graph->inputs, graph->outputs, desc->inputs, desc->outputs);
+                   "%s: a network of %s has %d inputs and %d output%s, but the data have %d inputs "
+                   "and %d classes%s",
+                   path, graph->text, graph->inputs, graph->outputs, graph->outputs == 1 ? "" : "s",
+                   desc->inputs, desc->outputs, wf__one_output(graph->outputs));
 }
 
 /* Takes the graph of `found`. */

@@ -178,6 +178,30 @@ expect import-activation 0 "with --activation relu: pass that" \
 expect import-classes 0 '--classes "0,1,2": pass that' \
     "$weft" zoo import six -a relu --data spirals --scale standard --classes 2,0,1 \
     -o c.safetensors -q
+printf '[data]\nname = spirals\n[zoo]\narch = 2-6-3\ncount = 1\nepochs = 1\n' >one.conf
+"$weft" zoo train one.conf -o three.safetensors -q >/dev/null
+python3 - <<'PYTHON'
+# The same with one output: its last layer's first row.
+import json, struct
+data = open("three.safetensors", "rb").read()
+size, = struct.unpack("<Q", data[:8])
+header, body = json.loads(data[8:8 + size]), data[8 + size:]
+def tensor(name, n):
+    start = header[name]["data_offsets"][0]
+    return body[start:start + 4 * n]
+parts = [("a.weight", [6, 2], tensor("layers.0.weight", 12)), ("a.bias", [6], tensor("layers.0.bias", 6)),
+         ("b.weight", [1, 6], tensor("layers.1.weight", 6)), ("b.bias", [1], tensor("layers.1.bias", 1))]
+out, at = {}, 0
+for name, shape, raw in parts:
+    out[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(raw)]}
+    at += len(raw)
+text = json.dumps(out).encode()
+open("one-output.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(p[2] for p in parts))
+PYTHON
+expect one-output 3 "has 2 inputs and 1 output, but the data have 2 inputs and 2 classes; one output for two classes is not judged" \
+    "$weft" zoo import one-output.safetensors -a relu --data moons -o one
+"$weft" zoo import one-output.safetensors -a relu -o one -q >/dev/null
+expect one-output-eval 3 "have 1 output; data set moons" "$weft" eval --nets one.safetensors --data moons
 expect import-shape 3 "the data have 64 inputs" "$weft" zoo import six -a relu --data digits \
     -o d.safetensors -q
 check "nothing was written" test ! -e d.safetensors

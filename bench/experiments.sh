@@ -345,7 +345,7 @@ need_mnist_base() {
         for experiment in $asked; do
             case $experiment in
             mnist-ablations) runs=$((runs + 5)) ;;
-            mnist-leads) runs=$((runs + 5)) ;;
+            mnist-leads) runs=$((runs + 6)) ;;
             *) continue ;;
             esac
             own=$((own + $(weight "$experiment")))
@@ -367,6 +367,7 @@ run_mnist_leads() {
     {
         echo "mnist-base $mnist_base"
         echo "mnist-lead-parameters $mnist_base train.loss_by=parameters"
+        echo "mnist-lead-errors $mnist_base train.loss_by=errors"
         echo "mnist-lead-edge64 $mnist_base model.edge=64"
         echo "mnist-lead-late $mnist_base train.times=late"
         echo "mnist-lead-rates-x2 $mnist_base train.lr=0.001 train.muon_lr=0.02"

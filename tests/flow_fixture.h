@@ -8,9 +8,10 @@
 #include "toy_field.h"
 
 /* A collection whose blocks have means and spreads of their own. */
-static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint32_t salt) {
+static inline wf_zoo *make_zoo_with(wf_ctx *ctx, const char *arch, const char *activation,
+                                    size_t count, uint32_t salt) {
     wf_graph *graph;
-    assert_ok(ctx, wf_graph_parse(ctx, arch, "relu", 0, &graph));
+    assert_ok(ctx, wf_graph_parse(ctx, arch, activation, 0, &graph));
     float *weights = calloc(count * graph->n_params, sizeof *weights);
     for (size_t k = 0; k < count; k++) {
         float *w = weights + k * graph->n_params;
@@ -31,6 +32,10 @@ static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint
     free(weights);
     wf_graph_free(graph);
     return zoo;
+}
+
+static inline wf_zoo *make_zoo(wf_ctx *ctx, const char *arch, size_t count, uint32_t salt) {
+    return make_zoo_with(ctx, arch, "relu", count, salt);
 }
 
 /* The learning rate in the last line of a run's log. */

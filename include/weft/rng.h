@@ -39,6 +39,8 @@ typedef enum wf_purpose {
     WF_RNG_EPOCH = 19,     /* order of networks or noise vectors in an epoch (network = epoch) */
     WF_RNG_VIEW = 20,      /* relabelled copies of a network (SANE; train.relabel) */
     WF_RNG_AUGMENT = 21,   /* flips and crops of a collection's network (step = epoch) */
+    WF_RNG_COST = 22,      /* what errors in a layer cost (step = layer + 1; 0: the inputs) */
+    WF_RNG_SIGN = 23,      /* copies of a network with signs flipped (train.signs) */
     WF_RNG_TEST = 99
 } wf_purpose;
 

@@ -5,6 +5,7 @@
 #include "base/vmath.h"
 #include "weft/rng.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Two standard normal deviates from two words (Box and Muller). u is in (0, 1]. */
@@ -67,6 +68,14 @@ static inline WF_HD uint32_t wf_epoch_place(uint64_t seed, wf_purpose purpose, u
 static inline WF_HD wf_rng wf_relabel_order(uint64_t seed, uint32_t place, uint32_t batch,
                                             uint32_t update, uint32_t start) {
     return wf_rng_at(seed, place + start * batch, WF_RNG_VIEW, update);
+}
+
+/* Whether hidden unit `unit` has its signs flipped in place `place` of a batch. */
+static inline WF_HD bool wf_random_flip(uint64_t seed, uint32_t place, uint32_t update,
+                                        uint32_t unit) {
+    uint32_t counter[4] = {unit / 128, update, place, WF_RNG_SIGN}, word[4];
+    wf_philox(counter, seed, word);
+    return (word[unit / 32 % 4] >> unit % 32 & 1) != 0;
 }
 
 /* Orders of networks and of noise vectors that know nothing of each other. */

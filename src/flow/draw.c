@@ -62,13 +62,14 @@ wf_status wf_draw_create(wf_ctx *ctx, const wf_training_set *set, const wf_fit_d
                      .noise_table = (uint32_t)desc->noise_table,
                      .epochs = desc->epochs,
                      .relabel = desc->relabel,
+                     .signs = desc->signs,
                      .time_law = desc->time_law,
                      .shape_fixed = set->n_families == 1};
     out->flow.shape = &out->shape;
     wf_status status = draw_alloc(ctx, out);
     if (status == WF_OK && desc->coupling == WF_COUPLING_MATCHED)
         status = open_matchers(ctx, out, desc);
-    if (status == WF_OK && out->relabel) {
+    if (status == WF_OK && (out->relabel || out->signs)) {
         out->most_units = wf_match_units(set) + 1;
         status = wf_alloc(ctx, (size_t)wf_ctx_threads(ctx) * out->most_units, sizeof *out->units,
                           "relabellings", &out->units);
@@ -165,7 +166,26 @@ static void draw_noise(const wf_draw *draw, wf_rng *choice, uint32_t place, uint
     wf_rng_normals(&rng, out, n);
 }
 
-/* A copy of w1 with hidden units in an order that belongs to the place and the update. */
+/* Flips the signs of all weights and biases of some hidden units, by place and update. */
+static void flip_signs(const wf_draw *draw, const wf_graph *graph, uint32_t place, uint32_t update,
+                       float *w) {
+    for (int b = 0; b < graph->n_blocks; b++) {
+        const wf_block *block = &graph->blocks[b];
+        int to = graph->groups[block->dst].orbit, from = graph->groups[block->src].orbit;
+        uint32_t to_first = to < 0 ? 0 : (uint32_t)wf_graph_perm_start(graph, to);
+        uint32_t from_first = from < 0 ? 0 : (uint32_t)wf_graph_perm_start(graph, from);
+        uint32_t n_src = (uint32_t)graph->groups[block->src].n;
+        for (uint32_t i = 0; i < block->count; i++) {
+            bool flip = to >= 0 && wf_random_flip(draw->seed, place, update, to_first + i / n_src);
+            if (from >= 0 && wf_random_flip(draw->seed, place, update, from_first + i % n_src))
+                flip = !flip;
+            if (flip) w[block->offset + i] = -w[block->offset + i];
+        }
+    }
+}
+
+/* A copy of w1 with hidden units in an order, and with signs, that belong to the place and the
+ * update. */
 static void draw_copy(const wf_draw *draw, const wf_graph *graph, uint32_t place, uint32_t update,
                       int worker, const float *w1, float *out) {
     uint32_t *from = draw->units + (size_t)worker * draw->most_units;
@@ -173,9 +193,11 @@ static void draw_copy(const wf_draw *draw, const wf_graph *graph, uint32_t place
         uint32_t start = (uint32_t)graph->orbit_start[o];
         uint32_t n = (uint32_t)graph->orbit_start[o + 1] - start;
         wf_rng order = wf_relabel_order(draw->seed, place, (uint32_t)draw->batch, update, start);
-        for (uint32_t u = 0; u < n; u++) from[start + u] = wf_rng_permuted(&order, n, u);
+        for (uint32_t u = 0; u < n; u++)
+            from[start + u] = draw->relabel ? wf_rng_permuted(&order, n, u) : u;
     }
     wf_graph_permute_inverse(graph, from, w1, out);
+    if (draw->signs) flip_signs(draw, graph, place, update, out);
 }
 
 static void fill_place(void *arg, size_t chunk, int worker) {
@@ -188,7 +210,7 @@ static void fill_place(void *arg, size_t chunk, int worker) {
     const wf_training_source *from = &set->sources[source];
     const wf_family *family = &set->families[from->family];
     size_t n = family->graph->n_params, start = draw->shape.param_start[place];
-    if (draw->relabel) {
+    if (draw->units != NULL) {
         float *original = flow->w0 + start; /* free until the noise is drawn */
         wf_source_network(set, from, draw->held_out, draw->network[drawn], original);
         draw_copy(draw, family->graph, b, call->update, worker, original, flow->w1 + start);

@@ -33,7 +33,8 @@ typedef struct wf_draw {
     uint64_t seed;
     double source_std, cond_drop;
     uint32_t noise_table;
-    bool relabel; /* networks are copies with their hidden units in a random order */
+    bool relabel; /* networks are copies with their hidden units in a random order, */
+    bool signs;   /* with the signs of some flipped */
     bool epochs;  /* networks and vectors of the noise table are gone through in epochs */
     wf_time_law time_law;
     wf_matcher **matchers; /* (n_families); NULL with the independent coupling */
@@ -44,7 +45,7 @@ typedef struct wf_draw {
     bool shape_fixed;
     const wf_graph **graphs; /* (batch) */
     uint32_t *source, *network, *order;
-    uint32_t *units; /* (threads, most_units) with relabel: where units come from */
+    uint32_t *units; /* (threads, most_units) of copies: where units come from */
     size_t most_units;
     /* A draw for validation goes round these sources alone, whatever their weights; NULL: it is one
      * of training batches. held_out: it takes their held-out networks, one after another. */

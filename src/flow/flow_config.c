@@ -166,6 +166,10 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit) {
     if (fit->precondition && !fit->normalise)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "precondition needs normalise: it is exact for weights of unit variance");
+    if (fit->principal && fit->signs)
+        return wf_fail(ctx, WF_ERR_USAGE,
+                       "train.signs and train.principal do not go together: the axes are those of "
+                       "rows as they are; leave one of them out");
     if (fit->principal && !fit->precondition)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "principal needs precondition, which uses the variances of the axes");

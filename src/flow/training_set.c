@@ -1,5 +1,6 @@
 #include "flow/training_set.h"
 #include "flow/fresh.h"
+#include "flow/layer_costs.h"
 #include "weft/text.h"
 
 #include <math.h>
@@ -72,6 +73,16 @@ static wf_status check_held_out(wf_ctx *ctx, const wf_source *source, const wf_f
                    path, graph->text, wf_zoo_path(source->held_out), other->text);
 }
 
+/* Flipped signs leave a network's outputs alone where its activation is odd. */
+static wf_status check_signs(wf_ctx *ctx, const wf_zoo *zoo) {
+    const wf_graph *graph = wf_zoo_graph(zoo);
+    if (wf_graph_is_chain(graph) && graph->activation == WF_ACT_TANH) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE,
+                   "%s: train.signs takes chains of linear layers with tanh; these are networks of "
+                   "%s with %s. Leave it out",
+                   wf_zoo_path(zoo), graph->text, wf_graph_activation(graph));
+}
+
 static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int cond_size,
                                const wf_fit_desc *fit) {
     size_t limit = fit->limit;
@@ -91,6 +102,7 @@ static wf_status check_sources(wf_ctx *ctx, const wf_source *sources, int n, int
         if (limit > count)
             wf_warn(ctx, "%s: %zu networks asked for, the collection has %zu", path, limit, count);
         WF_TRY(check_held_out(ctx, &sources[i], fit));
+        if (fit->signs) WF_TRY(check_signs(ctx, sources[i].zoo));
         if ((sources[i].cond != NULL) != (cond_size > 0))
             return wf_fail(ctx, WF_ERR_USAGE,
                            cond_size > 0 ? "%s: no condition, but the field expects %d numbers"
@@ -257,12 +269,25 @@ static wf_status fit_streamed(wf_ctx *ctx, const wf_training_set *set, int famil
     return status;
 }
 
+/* The mean of what changes its sign in half of the copies is zero. */
+static void centre_at_zero(const wf_graph *graph, wf_norm *norm) {
+    for (int b = 0; b < norm->n; b++) {
+        const wf_block *block = &graph->blocks[b];
+        bool flips = graph->groups[block->dst].orbit >= 0 || graph->groups[block->src].orbit >= 0;
+        if (!flips) continue;
+        norm->std[b] = (float)hypot((double)norm->std[b], (double)norm->mean[b]);
+        norm->mean[b] = 0;
+    }
+}
+
 wf_status wf_training_set_normalise(wf_ctx *ctx, const wf_fit_desc *fit, wf_training_set *set) {
     for (int s = 0; fit->normalise && s < set->n_families; s++) {
         wf_family *family = &set->families[s];
-        if (family->norm.n == 0 && set->streams) WF_TRY(fit_streamed(ctx, set, s));
-        else if (family->norm.n == 0)
+        bool given = family->norm.n > 0;
+        if (!given && set->streams) WF_TRY(fit_streamed(ctx, set, s));
+        else if (!given)
             WF_TRY(wf_norm_fit(ctx, family->graph, family->weights, family->count, &family->norm));
+        if (!given && fit->signs) centre_at_zero(family->graph, &family->norm);
         if (!set->streams) normalise(family, family->weights, family->count + family->held_out);
     }
     return WF_OK;
@@ -336,25 +361,48 @@ wf_status wf_family_transform(wf_ctx *ctx, const wf_family *family, float *weigh
     return wf_principal_apply(ctx, &family->principal, family->graph, weights, count, NULL);
 }
 
-/* Loss weights: 1 for every parameter, or such that all layers contribute equally. */
-static wf_status weigh_loss(wf_ctx *ctx, wf_loss_by by, wf_family *family) {
+/* What each block's layer contributes to the loss, of *sum that all layers together do. */
+static wf_status layer_shares(wf_ctx *ctx, wf_loss_by by, const wf_zoo *zoo, const wf_graph *graph,
+                              double *share, double *sum) {
+    double largest = 0;
+    *sum = 0;
+    for (int b = 0; b < graph->n_blocks; b++) share[b] = 1;
+    if (by == WF_LOSS_BY_ERRORS) WF_TRY(wf_layer_costs(ctx, zoo, graph, share));
+    for (int b = 0; b < graph->n_blocks; b++) largest = fmax(largest, share[b]);
+    for (int b = 0; b < graph->n_blocks; b++) {
+        share[b] = fmax(share[b], 1e-3 * largest); /* every layer is learned */
+        if (b == 0 || graph->blocks[b].layer != graph->blocks[b - 1].layer) *sum += share[b];
+    }
+    return WF_OK;
+}
+
+/* Loss weights: 1 for every parameter, or such that layers contribute their shares. */
+static wf_status weigh_loss(wf_ctx *ctx, wf_loss_by by, const wf_zoo *zoo, wf_family *family) {
     const wf_graph *graph = family->graph;
-    int layers = 0; /* with parameters */
-    for (int b = 0; b < graph->n_blocks; b++)
-        layers += b == 0 || graph->blocks[b].layer != graph->blocks[b - 1].layer;
+    double *share, sum;
     WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *family->loss_weights, "training",
                     &family->loss_weights));
-    for (int b = 0; b < graph->n_blocks; b++) {
+    WF_TRY(wf_alloc(ctx, (size_t)graph->n_blocks, sizeof *share, "training", &share));
+    wf_status status = layer_shares(ctx, by, zoo, graph, share, &sum);
+    for (int b = 0; status == WF_OK && b < graph->n_blocks; b++) {
         size_t layer = 0;
         for (int other = 0; other < graph->n_blocks; other++)
             if (graph->blocks[other].layer == graph->blocks[b].layer)
                 layer += graph->blocks[other].count;
-        double alike = (double)graph->n_params / ((double)layers * (double)layer);
+        double weight = (double)graph->n_params * share[b] / (sum * (double)layer);
         family->loss_weights[b] =
             (wf_loss_weight){(uint32_t)(graph->blocks[b].offset + graph->blocks[b].count),
-                             by == WF_LOSS_BY_LAYERS ? (float)alike : 1};
+                             by == WF_LOSS_BY_PARAMETERS ? 1 : (float)weight};
     }
-    return WF_OK;
+    free(share);
+    return status;
+}
+
+/* The first collection of a family. */
+static const wf_zoo *family_zoo(const wf_training_set *set, const wf_source *sources, int family) {
+    int i = 0;
+    while (set->sources[i].family != family) i++;
+    return sources[i].zoo;
 }
 
 wf_status wf_training_set_rotate(wf_ctx *ctx, const wf_fit_desc *fit, wf_training_set *set) {
@@ -413,7 +461,7 @@ static wf_status load_all(wf_ctx *ctx, const wf_source *sources, const wf_field 
         if (!out->streams)
             WF_TRY(wf_alloc(ctx, (family->count + family->held_out) * family->graph->n_params,
                             sizeof(float), "networks to train on", &family->weights));
-        WF_TRY(weigh_loss(ctx, fit->loss_by, family));
+        WF_TRY(weigh_loss(ctx, fit->loss_by, family_zoo(out, sources, s), family));
     }
     for (int i = 0; i < out->n_sources; i++) {
         wf_training_source *source = &out->sources[i];

@@ -169,11 +169,13 @@ static wf_status check_sources(wf_ctx *ctx, const wf_generator_kind *kind,
         return wf_fail(ctx, WF_ERR_USAGE,
                        "%s is not fitted to fresh networks: %s; set zoo.fresh = no", kind->name,
                        aligned ? "it wants them aligned" : "it is no flow");
-    if (aligned && desc->train != NULL && desc->train->relabel)
-        return wf_fail(ctx, WF_ERR_USAGE,
-                       "train.relabel is yes, but %s wants aligned networks, and relabelled copies "
-                       "are not; leave it out",
-                       kind->name);
+    if (aligned && desc->train != NULL && (desc->train->relabel || desc->train->signs))
+        return wf_fail(
+            ctx, WF_ERR_USAGE,
+            "train.%s is yes, but %s wants aligned networks, and %s copies are not; leave "
+            "it out",
+            desc->train->relabel ? "relabel" : "signs", kind->name,
+            desc->train->relabel ? "relabelled" : "flipped");
     for (int i = 0; aligned && i < desc->n_sources; i++)
         if (wf_zoo_meta(desc->sources[i].zoo, "weft.aligned") == NULL)
             return wf_fail(

@@ -159,7 +159,9 @@ static void flow_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_fl
              recipe->fit.precondition ? ", preconditioned" : "",
              recipe->fit.principal ? " along principal axes" : "",
              recipe->fit.coupling == WF_COUPLING_MATCHED ? ", matched noise" : "",
-             recipe->fit.loss_by == WF_LOSS_BY_LAYERS ? ", layers count alike" : "");
+             recipe->fit.loss_by == WF_LOSS_BY_PARAMETERS ? ""
+             : recipe->fit.loss_by == WF_LOSS_BY_LAYERS   ? ", layers count alike"
+                                                          : ", layers count as errors in them do");
 }
 
 static void sampling_facts(const wf_run_recipe *recipe, gathered *g) {

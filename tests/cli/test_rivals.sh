@@ -120,6 +120,8 @@ expect run-one-network 2 "sane-kde takes 2 networks or more" run_kde --set train
 expect run-heads 2 "must divide it" run_kde --set model.heads=5
 expect relabel 2 "relabelled copies are not" "$weft" train "$rivals/digits-dwf-aligned.conf" \
     --zoo aligned.safetensors --set train.relabel=yes -o no.safetensors -q
+expect signs 2 "flipped copies are not" "$weft" train "$rivals/digits-dwf-aligned.conf" \
+    --zoo aligned.safetensors --set train.signs=yes -o no.safetensors -q
 printf '[small]\nrecipe = small.conf\n[large]\nrecipe = large.conf\n' >both.ini
 for n in 7 9; do
     name=small; [ "$n" = 7 ] || name=large

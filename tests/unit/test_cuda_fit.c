@@ -47,7 +47,8 @@ static const char *const convs[] = {"1x6x6 conv5 pool conv4k1 gap linear2"};
 static void bench_open(bench *b, const char *const *archs, int n) {
     *b = (bench){.cpu = device_ctx(WF_DEVICE_CPU), .gpu = device_ctx(WF_DEVICE_CUDA), .n = n};
     for (int i = 0; i < n; i++) {
-        b->zoos[i] = make_zoo(b->cpu, archs[i], 11 + (size_t)i, (uint32_t)i);
+        const char *activation = archs == dense ? "tanh" : "relu";
+        b->zoos[i] = make_zoo_with(b->cpu, archs[i], activation, 11 + (size_t)i, (uint32_t)i);
         b->cond[i][0] = (float)i, b->cond[i][1] = 1 - (float)i;
         b->sources[i] = (wf_source){
             .zoo = b->zoos[i], .cond = n > 1 ? b->cond[i] : NULL, .draw_weight = i == 1 ? 2 : 1};
@@ -174,6 +175,10 @@ static void test_draws(void **state) {
     compare_draws(dense, 3, fit);
     fit.principal = false;
     fit.relabel = true;
+    compare_draws(dense, 3, fit);
+    fit.signs = true;
+    compare_draws(dense, 3, fit);
+    fit.relabel = false;
     compare_draws(dense, 3, fit);
     fit.epochs = true;
     compare_draws(dense, 1, fit);

@@ -400,6 +400,153 @@ static void layers_may_count_alike(void **state) {
     }
 }
 
+/* 16 networks of 2-5-3 whose first layer varies by `spread`; bad: one's outputs overflow.
+ * Parameters: 10 + 5 and 15 + 3. */
+static wf_zoo *spread_zoo(double spread, bool bad) {
+    enum { count = 16, params = 33, first = 15 };
+    static float weights[count * params];
+    wf_graph *graph;
+    wf_zoo *zoo;
+    wf_rng rng = wf_rng_at(1, 0, WF_RNG_TEST, 0);
+    wf_rng_normals(&rng, weights, count * params);
+    for (int i = 0; i < count * params; i++)
+        if (i % params < first) weights[i] = (float)(0.5 + spread * (double)weights[i]);
+    for (int i = first; bad && i < params; i++) weights[i] = 3e38f;
+    assert_ok(ctx, wf_graph_parse(ctx, "2-5-3", "tanh", 0, &graph));
+    assert_ok(ctx, wf_zoo_from_memory(ctx, "mine", graph, weights, count, true, &zoo));
+    wf_graph_free(graph);
+    return zoo;
+}
+
+/* loss_by = errors: what the first layer has of the whole loss. */
+static double first_share(double spread, const wf_fit_desc *desc) {
+    wf_zoo *zoo = spread_zoo(spread, false);
+    wf_source source = {.zoo = zoo};
+    wf_field field = {.cond_size = 0};
+    wf_training_set set;
+    assert_ok(ctx, wf_training_set_load(ctx, &source, 1, &field, desc, &set));
+    const wf_loss_weight *list = set.families[0].loss_weights;
+    double sum[2] = {0};
+    for (uint32_t i = 0; i < 33; i++) {
+        while (i >= list->end) list++;
+        sum[i >= 15] += (double)list->weight;
+    }
+    assert_close(sum[0] + sum[1], 33, 1e-4);
+    wf_training_set_free(&set);
+    wf_zoo_free(zoo);
+    return sum[0] / 33;
+}
+
+/* The same by another way: noise in both layers in turn, inputs and deviates of the test's own. */
+static double measured_share(double spread) {
+    enum { params = 33, first = 15, examples = 400 };
+    wf_zoo *zoo = spread_zoo(spread, false);
+    static float x[2 * examples], w[params], y[3 * examples], z[3 * examples];
+    double cost[2] = {0};
+    wf_rng rng = wf_rng_at(2, 0, WF_RNG_TEST, 0);
+    wf_rng_normals(&rng, x, 2 * examples);
+    for (size_t k = 0; k < 16; k++)
+        for (int layer = 0; layer < 2; layer++) {
+            float deviates[params];
+            wf_zoo_get(zoo, k, w);
+            assert_ok(ctx, wf_graph_forward(ctx, wf_zoo_graph(zoo), w, x, examples, y));
+            rng = wf_rng_at(3, (uint32_t)k, WF_RNG_TEST, (uint32_t)layer);
+            wf_rng_normals(&rng, deviates, params);
+            for (int i = layer ? first : 0; i < (layer ? params : first); i++)
+                w[i] += (float)(0.5 * (layer ? 1 : spread)) * deviates[i];
+            assert_ok(ctx, wf_graph_forward(ctx, wf_zoo_graph(zoo), w, x, examples, z));
+            for (int e = 0; e < examples; e++) {
+                float d[3], mean = 0;
+                for (int o = 0; o < 3; o++) mean += (d[o] = z[3 * e + o] - y[3 * e + o]) / 3;
+                for (int o = 0; o < 3; o++) cost[layer] += pow((double)(d[o] - mean), 2);
+            }
+        }
+    wf_zoo_free(zoo);
+    return cost[0] / (cost[0] + cost[1]);
+}
+
+static void layers_may_count_as_errors_cost(void **state) {
+    (void)state;
+    wf_fit_desc desc = quick_fit();
+    desc.loss_by = WF_LOSS_BY_ERRORS;
+    double wide = first_share(1, &desc), narrow = first_share(0.1, &desc);
+    assert_close(wide, measured_share(1), 0.1);
+    assert_close(narrow, measured_share(0.1), 0.1 * narrow + 0.01);
+    assert_true(wide > 0.2 && narrow < 0.05);
+    assert_close(first_share(1e-4, &desc), 0.001 / 1.001, 1e-6); /* no layer is given up */
+    desc.seed = 5; /* the weights are the collection's alone */
+    assert_true(first_share(1, &desc) == wide);
+    wf_zoo *zoo = spread_zoo(1, true);
+    wf_source source = {.zoo = zoo};
+    wf_field field = {.cond_size = 0};
+    wf_training_set set;
+    assert_fails(ctx, wf_training_set_load(ctx, &source, 1, &field, &desc, &set), WF_ERR_INPUT,
+                 "use loss_by = layers");
+    wf_zoo_free(zoo);
+}
+
+/* Largest difference of the logits of two networks for some inputs. */
+static double logit_gap(const wf_graph *graph, const float *a, const float *b) {
+    enum { examples = 8 };
+    float x[2 * examples], y[3 * examples], z[3 * examples];
+    double gap = 0;
+    wf_rng rng = wf_rng_at(4, 0, WF_RNG_TEST, 0);
+    wf_rng_normals(&rng, x, 2 * examples);
+    assert_ok(ctx, wf_graph_forward(ctx, graph, a, x, examples, y));
+    assert_ok(ctx, wf_graph_forward(ctx, graph, b, x, examples, z));
+    for (int i = 0; i < 3 * examples; i++) gap = fmax(gap, fabs((double)y[i] - (double)z[i]));
+    return gap;
+}
+
+/* With signs each drawn network computes what a network of the collection does, with the signs of
+ * half of its hidden units flipped; with relabel, too, in another order. */
+static void flipped_copies_compute_the_same(void **state) {
+    (void)state;
+    enum { params = 33, hidden = 5 };
+    for (int relabel = 0; relabel < 2; relabel++) {
+        wf_fit_desc desc = quick_fit();
+        desc.coupling = WF_COUPLING_INDEPENDENT;
+        desc.signs = true;
+        desc.relabel = relabel == 1;
+        wf_zoo *zoo = spread_zoo(1, false);
+        const wf_graph *graph = wf_zoo_graph(zoo);
+        wf_source source = {.zoo = zoo};
+        wf_field field = {.cond_size = 0};
+        wf_training_set set;
+        wf_draw draw;
+        assert_ok(ctx, wf_training_set_load(ctx, &source, 1, &field, &desc, &set));
+        assert_ok(ctx, wf_draw_create(ctx, &set, &desc, &draw));
+        int flipped = 0, all = 0;
+        for (size_t update = 0; update < 40; update++) {
+            assert_ok(ctx, wf_draw_batch(ctx, &draw, update));
+            for (size_t b = 0; b < desc.batch; b++) {
+                float own[params], copy[params];
+                wf_zoo_get(zoo, draw.network[draw.order[b]], own);
+                wf_norm_invert(&set.families[0].norm, graph, draw.flow.w1 + b * params, copy);
+                assert_close(logit_gap(graph, own, copy), 0, 1e-4);
+                for (int u = 0; u < hidden && !relabel; u++, all++)
+                    flipped += own[2 * u] * copy[2 * u] < 0;
+            }
+        }
+        if (!relabel) assert_close(flipped / (double)all, 0.5, 0.05);
+        wf_draw_free(&draw);
+        wf_training_set_free(&set);
+        wf_zoo_free(zoo);
+    }
+    wf_fit_desc desc = quick_fit();
+    desc.signs = true;
+    wf_zoo *relu = make_zoo(ctx, "2-3-2", 6, 0);
+    wf_source source = {.zoo = relu};
+    wf_field field = {.cond_size = 0};
+    wf_training_set set;
+    assert_fails(ctx, wf_training_set_load(ctx, &source, 1, &field, &desc, &set), WF_ERR_USAGE,
+                 "train.signs takes chains of linear layers with tanh; these are networks of 2-3-2 "
+                 "with relu");
+    desc.principal = true;
+    assert_fails(ctx, wf_fit_check(ctx, &desc), WF_ERR_USAGE, "do not go together");
+    wf_zoo_free(relu);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sources_take_turns),
@@ -411,6 +558,8 @@ int main(void) {
         cmocka_unit_test(patience_ends_a_run),
         cmocka_unit_test(times_follow_their_law),
         cmocka_unit_test(layers_may_count_alike),
+        cmocka_unit_test(layers_may_count_as_errors_cost),
+        cmocka_unit_test(flipped_copies_compute_the_same),
         cmocka_unit_test(best_weights_had_the_lowest_loss),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

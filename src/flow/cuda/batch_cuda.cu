@@ -69,7 +69,7 @@ __device__ place_info choose(const batch &b, uint32_t here, uint32_t update, uin
     return info;
 }
 
-/* The relabelling that w1 is read with, into shared memory. */
+/* The relabelling that w1 is read with, and its flipped units, into shared memory. */
 __device__ void draw_relabelling(const batch &b, const place_info &info, uint32_t place,
                                  uint32_t update, uint32_t *from) {
     for (int i = 0; i < info.n_blocks; i++) {
@@ -79,7 +79,10 @@ __device__ void draw_relabelling(const batch &b, const place_info &info, uint32_
         wf_rng order =
             wf_relabel_order(b.seed, place, (uint32_t)b.networks, update, (uint32_t)k.dst);
         for (uint32_t u = threadIdx.x; u < n; u += threads)
-            from[k.dst + u] = wf_rng_permuted(&order, n, u);
+            from[k.dst + u] = (b.relabel ? wf_rng_permuted(&order, n, u) : u) |
+                              (b.signs && wf_random_flip(b.seed, place, update, (uint32_t)k.dst + u)
+                                   ? flipped_unit
+                                   : 0);
     }
 }
 
@@ -130,7 +133,7 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
         for (int k = threadIdx.x; k < b.cond_size; k += threads)
             b.cond[here * b.cond_size + k] = b.conds[chosen * b.cond_size + k];
     }
-    if (b.relabel) draw_relabelling(b, info, place, update, from + b.units);
+    if (b.most_units > 0) draw_relabelling(b, info, place, update, from + b.units);
     uint32_t first = blockIdx.x * slice;
     if (first >= info.n) return;
     uint32_t count = min(info.n - first, (uint32_t)slice);
@@ -149,8 +152,11 @@ __global__ void __launch_bounds__(threads) draw_kernel(batch b) {
         uint32_t at = first + i;
         size_t to = (size_t)info.start + at;
         float w0 = noise[i];
-        float w1 =
-            info.w1[b.relabel ? relabelled(info.blocks, info.n_blocks, from + b.units, at) : at];
+        bool flipped = false;
+        uint32_t source = at;
+        if (b.most_units > 0)
+            source = relabelled(info.blocks, info.n_blocks, from + b.units, at, &flipped);
+        float w1 = flipped ? -info.w1[source] : info.w1[source];
         if (b.source_std != 1) w0 *= b.source_std;
         if (b.w0 != NULL) b.w0[to] = w0, b.w1[to] = w1;
         else put(b, path, at, w0, w1);

@@ -45,8 +45,8 @@ struct batch {
     wf_path path; /* both in double */
     double cond_drop;
     uint32_t noise_table;
-    bool epochs, relabel;
-    uint32_t most_units; /* with relabel: of any architecture */
+    bool epochs, relabel, signs;
+    uint32_t most_units; /* of copies: of any architecture */
     int time_law;
     const family *families;
     const source *sources;       /* (round_length) of each place of a round */

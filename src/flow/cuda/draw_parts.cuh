@@ -52,9 +52,14 @@ static inline std::vector<relabel> relabel_blocks(const wf_graph *graph) {
     return out;
 }
 
-/* Index of the parameter that comes to place i where unit u of an orbit comes from from[u]. */
+/* In from[u]: unit u has its signs flipped where it comes to. */
+static const uint32_t flipped_unit = 1u << 31;
+
+/* Index of the parameter that comes to place i where unit u of an orbit comes from from[u].
+ * flipped: whether its sign changes; NULL: no unit is flipped. */
 static __device__ inline uint32_t relabelled(const relabel *blocks, int n_blocks,
-                                             const uint32_t *from, uint32_t i) {
+                                             const uint32_t *from, uint32_t i,
+                                             bool *flipped = NULL) {
     int low = 0, high = n_blocks - 1; /* the block that holds i */
     while (low < high) {
         int middle = (low + high + 1) / 2;
@@ -66,6 +71,10 @@ static __device__ inline uint32_t relabelled(const relabel *blocks, int n_blocks
     uint32_t dst = edge / (uint32_t)k.n_src, src = edge % (uint32_t)k.n_src;
     if (k.dst >= 0) dst = from[k.dst + dst];
     if (k.src >= 0) src = from[k.src + src];
+    if (flipped != NULL) {
+        *flipped = ((dst ^ src) & flipped_unit) != 0;
+        dst &= ~flipped_unit, src &= ~flipped_unit;
+    }
     return k.offset + (dst * (uint32_t)k.n_src + src) * (uint32_t)k.coef + rest;
 }
 

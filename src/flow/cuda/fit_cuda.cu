@@ -428,7 +428,8 @@ void set_constants(gpu::batch *b, const wf_fit_cuda_desc *desc, const wf_optim_c
     b->noise_table = (uint32_t)fit->noise_table;
     b->epochs = fit->epochs;
     b->relabel = fit->relabel;
-    b->most_units = fit->relabel ? (uint32_t)wf_match_units(desc->set) : 0;
+    b->signs = fit->signs;
+    b->most_units = fit->relabel || fit->signs ? (uint32_t)wf_match_units(desc->set) : 0;
     b->time_law = (int)fit->time_law;
 }
 

@@ -7,6 +7,8 @@ scratch=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$scratch" 2>/dev/null; rm -rf "$scratch"' EXIT
 failures=0
 
+# That of PYTHON, as in tests/run.sh; one found by PATH may take half a second to begin.
+python3() { "${PYTHON:-/usr/bin/python3}" "$@"; }
 pass() { echo "ok $1"; }
 fail() {
     echo "not ok $1: $2"

@@ -53,6 +53,8 @@ void wf_sync_names(const char *path);
 wf_status wf_rename_whole(wf_ctx *ctx, const char *from, const char *path);
 /* Removes the mark that a killed holder of the file's lock has left (lock.c). */
 void wf_remove_dead_lock(const char *path);
+/* Is this the lock of that file, whatever the path? Of a rank that holds none: false. */
+bool wf_lock_is_of(const wf_lock *lock, const char *path);
 wf_status wf_writer_write(wf_ctx *ctx, wf_writer *writer, const void *bytes, size_t count);
 wf_status wf_writer_commit(wf_ctx *ctx, wf_writer *writer);
 void wf_writer_abort(wf_writer *writer); /* harmless after commit */

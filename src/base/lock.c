@@ -204,6 +204,14 @@ wf_status wf_lock_folder(wf_ctx *ctx, const char *path, wf_lock **out) {
     return lock_create(ctx, path, true, out);
 }
 
+bool wf_lock_is_of(const wf_lock *lock, const char *path) {
+    char target[max_path], mark[max_path];
+    struct stat held, named;
+    return lock != NULL && lock->fd >= 0 && mark_of_file(NULL, path, target, mark) == WF_OK &&
+           mark[0] != '\0' && fstat(lock->fd, &held) == 0 && stat(mark, &named) == 0 &&
+           held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
 void wf_lock_free(wf_lock *lock) {
     if (lock == NULL) return;
     if (lock->fd >= 0) {

@@ -1,6 +1,9 @@
 /* files: paths, removal and JSON files. */
 #include "run/files.h"
 
+#include "base/io.h"
+#include "weft/comm.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +29,14 @@ wf_status wf__run_whole_path(wf_run_app *app, const char *path, char out[WF_RUN_
 }
 
 wf_status wf__run_lock_file(wf_run_app *app, const char *path) {
-    return path == NULL ? WF_OK : wf_lock_file(app->ctx, path, &app->locks[app->n_locks++]);
+    bool twice = false; /* this command would wait for itself */
+    if (path == NULL) return WF_OK;
+    for (int i = 0; i < app->n_locks; i++) twice = twice || wf_lock_is_of(app->locks[i], path);
+    WF_TRY(wf_ctx_decide(app->ctx, &twice)); /* rank 0 holds the locks */
+    if (twice)
+        return wf__run_fail(app, WF_ERR_USAGE,
+                            "%s is named twice; give each output a name of its own", path);
+    return wf_lock_file(app->ctx, path, &app->locks[app->n_locks++]);
 }
 
 wf_status wf__run_lock_folder(wf_run_app *app, const char *folder) {

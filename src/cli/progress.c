@@ -4,6 +4,8 @@
 #include "cli/cli.h"
 
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 static const double plain_interval = 5;
 static const double worth_telling = 1; /* stages that end sooner leave no line */
@@ -56,6 +58,18 @@ static bool plain_due(wf_run_progress *state, const wf_progress *progress) {
     return true;
 }
 
+/* How many bytes of the line fit on one of the terminal: a wrapped line cannot be rewritten. */
+static int fitting(const char *line) {
+    struct winsize size = {0};
+    bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    int columns = known ? size.ws_col - 1 : 79, bytes = 0;
+    while (line[bytes] != '\0' && columns >= 0) {
+        bool begins = (line[++bytes] & 0xc0) != 0x80; /* the next byte, another character */
+        if (begins && --columns == 0) break;
+    }
+    return bytes;
+}
+
 void cli_progress_report(void *app_, const wf_progress *progress) {
     wf_run_app *app = app_;
     wf_run_progress *state = &app->progress;
@@ -64,9 +78,9 @@ void cli_progress_report(void *app_, const wf_progress *progress) {
     note_stage(state, progress);
     write_line(state, progress, line, sizeof line);
     if (state->terminal) {
-        bool keep = progress->last && progress->seconds >= worth_telling;
         fputs("\r\033[K", stderr);
-        cli_print_error("%.158s%s", progress->last && !keep ? "" : line, keep ? "\n" : "");
+        if (!progress->last) cli_print_error("%.*s", fitting(line), line);
+        else if (progress->seconds >= worth_telling) cli_print_error("%s\n", line);
         state->line_open = !progress->last;
     } else if (plain_due(state, progress)) {
         cli_print_error("%s\n", line);

@@ -99,7 +99,7 @@ void cli_help_command(FILE *file, const cli_command *command);
 bool cli_help_group(FILE *file, const char *group); /* false when there is none of that name */
 void cli_help_markdown(FILE *file);
 /* `weft help recipes`; `weft help recipe`, and the same for docs/commands.md. */
-void cli_recipe_files(FILE *file);
+void cli_recipe_files(void);
 void cli_recipe_help(FILE *file);
 void cli_recipe_markdown(FILE *file);
 /* For shells: the manual page, and completions for "bash", "zsh" or "fish". */

@@ -63,7 +63,7 @@ wf_status cli_help(wf_run_app *app) {
         return WF_OK;
     }
     if (app->n_arguments == 1 && strcmp(app->argument[0], "recipes") == 0) {
-        cli_recipe_files(stdout);
+        cli_recipe_files();
         return WF_OK;
     }
     int used;

@@ -4,33 +4,26 @@
 
 #include <string.h>
 
-typedef struct recipe_list {
-    FILE *file;
-    int n;
-} recipe_list;
-
 /* Its name, and the first line of its comment. */
-static void print_recipe(void *to, const char *name, const char *path) {
-    recipe_list *list = to;
+static void print_recipe(void *count, const char *name, const char *path) {
     char line[200] = "";
     FILE *file = fopen(path, "r");
     if (file != NULL && fgets(line, sizeof line, file) == NULL) line[0] = '\0';
     if (file != NULL) fclose(file);
     line[strcspn(line, "\n")] = '\0';
     const char *about = line[0] == '#' ? line + 1 + strspn(line + 1, " ") : "";
-    fprintf(list->file, "  %-20s %s\n", name, about);
-    list->n += 1;
+    cli_print("  %-20s %s\n", name, about);
+    *(int *)count += 1;
 }
 
-void cli_recipe_files(FILE *file) {
-    fputs("Recipes that weft run takes by name:\n\n", file);
-    recipe_list list = {.file = file};
-    wf__run_each_recipe(print_recipe, &list);
-    if (list.n == 0)
-        fputs("  none: make install puts them beside the program; WEFT_RECIPES names a folder of "
-              "them\n",
-              file);
-    fputs("\n\"weft help recipe\" has all keys of a recipe.\n", file);
+void cli_recipe_files(void) {
+    int n = 0;
+    cli_print("Recipes that weft run takes by name:\n\n");
+    wf__run_each_recipe(print_recipe, &n);
+    if (n == 0)
+        cli_print("  none: make install puts them beside the program; WEFT_RECIPES names a folder "
+                  "of them\n");
+    cli_print("\n\"weft help recipe\" has all keys of a recipe.\n");
 }
 
 static void print_help(wf_run_listing *list, const wf_setting *row, const char *value) {

@@ -75,7 +75,7 @@ wf_status wf__run_recipe_find(wf_run_app *app, const char *name, char out[WF_RUN
     if (strchr(name, '/') != NULL || wf_file_exists(name)) return WF_OK;
     for (int place = 0; place < n_folders; place++)
         if (find_in(place, name, out)) return WF_OK;
-    static const char *const endings[] = {".csv", ".tsv", ".arff", ".npz"};
+    static const char *const endings[] = {".conf", ".csv", ".tsv", ".arff", ".npz"};
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (snprintf(out, WF_RUN_PATH, "%s%s", name, endings[i]) < WF_RUN_PATH &&
             wf_file_exists(out))

@@ -53,6 +53,9 @@ esc=$(printf '\033[2J')
 shown command 2 "$weft" "$esc"
 shown argument 3 "$weft" zoo info "$esc"
 shown option 2 "$weft" version "--$esc"
+mkdir recipes
+printf '# \033[2J\n' >recipes/acts.conf
+shown recipes 0 env WEFT_RECIPES=recipes "$weft" help recipes
 # JSON stays JSON, with the same names in it.
 "$weft" data info data.conf --json >info.json
 check json-is-clean python3 acts.py info.json

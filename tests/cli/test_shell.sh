@@ -11,6 +11,7 @@ cp "$weft" "$scratch/alone"
 expect recipes-none 0 "none: make install puts them beside the program" env WEFT_RECIPES= "$scratch/alone" help recipes
 expect recipes-listed 0 "tiny" "$weft" help recipes
 cp "$root/tests/cli/tiny.conf" other.conf
+expect ending-left-out 3 "there is no file other; did you mean other.conf?" "$weft" model info other
 expect file-first 0 "parameters" "$weft" model info other.conf
 
 "$weft" help --man >weft.1

@@ -3,7 +3,7 @@
  * cli_main finds the command, reads its options, makes the context and runs it. SIGINT, SIGTERM and
  * SIGUSR1, which Slurm sends before a job's end, ask the running call to finish its step and save;
  * a second one ends the program at once. SIGBUS means that a file was lost while it was read. */
-#include "cli/cli.h"
+#include "cli/commands.h"
 #include "run/files.h"
 #include "weft/comm.h"
 #include "weft/text.h"
@@ -222,13 +222,10 @@ static int run_command(wf_run_app *app) {
 
 /* Prints help or the version where one is asked for, else runs the command. */
 static int answer(wf_run_app *app) {
-    if (cli_flag(app, "version"))
-        app->command = cli_find_command(1, (char *[]){"version"}, &(int){0});
-    else if (app->help) {
-        cli_help_command(stdout, app->command);
-        return finish(app, WF_OK);
-    }
-    return run_command(app);
+    if (cli_flag(app, "version")) return finish(app, cli_version(app));
+    if (!app->help) return run_command(app);
+    cli_help_command(stdout, app->command);
+    return finish(app, WF_OK);
 }
 
 /* Words before and after the command's name. */
@@ -258,7 +255,7 @@ int cli_main(int argc, char **argv) {
         wf_status status = cli_check_leading(&app, before, argv + 1);
         if (status != WF_OK) return fail(&app, status);
         bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
-        if (help && cli_help_group(stdout, words[0])) return 0;
+        if (help && cli_help_group(stdout, words[0])) return finish(&app, WF_OK);
         return unknown_command(count, words);
     }
     app.argument = calloc((size_t)argc + 1, sizeof *app.argument);

@@ -76,7 +76,7 @@ wf_status cli_zoo_head(wf_run_app *app) {
     taking t;
     wf_status status = open_taking(app, cli_text(app, "out"), &t);
     size_t wanted = (size_t)cli_int(app, "count");
-    t.n = wanted < t.count ? wanted : t.count;
+    if (status == WF_OK) t.n = wanted < t.count ? wanted : t.count;
     for (size_t i = 0; i < t.n; i++) t.index[i] = i;
     return finish_taking(&t, status);
 }

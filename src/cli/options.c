@@ -5,7 +5,6 @@
 #include "weft/text.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,21 +58,13 @@ static wf_status unknown_option(wf_run_app *app, const char *word) {
 
 static wf_status check_number(wf_run_app *app, const cli_option *option, const char *text) {
     char *end;
-    errno = 0;
-    bool bad;
-    double number;
-    if (option->kind == CLI_INT) {
-        number = (double)strtoll(text, &end, 10);
-        bad = end == text || *end != '\0' || errno == ERANGE;
-    } else {
-        number = strtod(text, &end);
-        bad = end == text || *end != '\0' || !isfinite(number);
-    }
-    if (bad)
+    bool whole = option->kind == CLI_INT;
+    double number = whole ? (double)strtoll(text, &end, 10) : strtod(text, &end);
+    if (end == text || *end != '\0' || isnan(number))
         return wf__run_fail(app, WF_ERR_USAGE, "--%s needs %s, not \"%s\"", option->name,
-                            option->kind == CLI_INT ? "a whole number" : "a number", text);
+                            whole ? "a whole number" : "a number", text);
     if (number < option->low || number > option->high)
-        return wf__run_fail(app, WF_ERR_USAGE, "--%s is %s; allowed is %.10g to %.10g",
+        return wf__run_fail(app, WF_ERR_USAGE, "--%s is %s; allowed is %.16g to %.16g",
                             option->name, text, option->low, option->high);
     return WF_OK;
 }

@@ -17,7 +17,7 @@ expect far-sub-command 2 "unknown command zoo foo; weft help zoo lists those the
     zoo foo
 expect recipes 2 "weft help recipes lists them" "$weft" recipes
 expect help-unknown 2 "did you mean weft data fetch?" "$weft" help data ftech
-for words in -V --version "run -V" "-q version"; do
+for words in -V --version "run -V" "-q version" "sample --zoo x --out y -V"; do
     expect "version: $words" 0 "weft " "$weft" $words
 done
 expect option-before 0 '"version"' "$weft" --threads 1 --json version
@@ -32,6 +32,9 @@ expect value-missing 2 "--threads needs a value" "$weft" version --threads
 expect value-not-number 2 "--threads needs a whole number" "$weft" version --threads=two
 expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999
 expect flag-with-value 2 "takes no value" "$weft" version --json=1
+expect value-negative 2 "--seed is -1; allowed is 0 to 9007199254740992" "$weft" version --seed -1
+expect value-too-large 2 "allowed is 0 to 9007199254740992" "$weft" version \
+    --seed 99999999999999999999
 expect bad-device 2 "allowed is cpu, cuda, auto" "$weft" version --device tpu
 expect argument-too-many 2 "one argument too many" "$weft" version extra
 expect json-with-file 2 "; --json takes no file, it prints: > FILE" "$weft" version --json extra
@@ -46,7 +49,10 @@ expect longer-word 2 "did you mean weft eval?" "$weft" evaluate
 check "CHANGELOG.md begins with this version" test "$("$weft" version |
     sed -n '1s/weft //p')" = "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)"
 expect help-unknown 2 "unknown command nonsense" "$weft" help nonsense
-expect stdout-full 4 "standard output could not be written" sh -c "\"$weft\" version >/dev/full"
+for words in version "zoo --help" "sample --help" "help recipes"; do
+    expect "stdout-full: $words" 4 "standard output could not be written" \
+        sh -c "\"$weft\" $words >/dev/full"
+done
 
 # Every command has help with two examples or more, through both ways of asking.
 "$weft" help --markdown | sed -n 's/^## weft //p' >"$scratch/names"

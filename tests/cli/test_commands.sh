@@ -137,6 +137,10 @@ check sample-as-trained test "$(value as-trained.json sampling)" = \
 check sample-as-trained-cost test "$(value as-trained.json evaluations)" = 6.0
 "$weft" sample flow.safetensors -n 3 -o plain.safetensors --refine none --json -q >plain.json
 check sample-refine-none test "$(value plain.json evaluations)" = 4.0
+expect sample-one-name 2 "./one.safetensors is named twice" "$weft" sample flow.safetensors \
+    -o one.safetensors --direct ./one.safetensors --wait
+expect split-one-name 2 "one.safetensors is named twice" "$weft" zoo split zoo.safetensors \
+    -o one.safetensors --held-out one.safetensors
 expect sample-direct-alone 2 "there is none" "$weft" sample flow.safetensors -o x.safetensors \
     --refine none --direct y.safetensors
 expect sample-other-inputs 2 "write 2-...-3" "$weft" sample flow.safetensors -o x.safetensors \
@@ -161,6 +165,24 @@ assert "readout.2.bias" in names
 assert sum(math.prod(t["shape"]) for t in model["tensors"]) == model["parameters"]
 position, = [t for t in model["tensors"] if t["name"] == "edge_encoder.position.weight"]
 assert position["shape"][1] == 3 and not position["decay"]'
+
+# The line of progress is rewritten in place, so it must not be wider than the terminal.
+cat >narrow.py <<'END'
+import fcntl, os, pty, re, struct, sys, termios
+child, terminal = pty.fork()
+if child == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    os.execv(sys.argv[1], sys.argv[1:])
+shown = b""
+try:
+    while piece := os.read(terminal, 4096): shown += piece
+except OSError: pass # the end of a terminal
+assert os.waitpid(child, 0)[1] == 0, shown
+lines = re.findall(r"\r\x1b\[K([^\r\n]+)(?=\r\x1b)", shown.decode())
+assert lines and max(map(len, lines)) < 40, lines
+END
+check "progress on a narrow terminal" python3 narrow.py "$weft" zoo train "$recipe" -n 8000 \
+    -o narrow.safetensors
 
 # Scores of the networks one by one; exported files as networks.
 check eval-networks python3 -c '

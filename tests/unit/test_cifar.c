@@ -266,7 +266,7 @@ static void shapes(void **state) {
         {"1x8x8 conv4 gap linear10", NULL},
         {"1x4x16 conv4 gap linear10", "expect images of 1x4x16"},
         {"3x32x32 conv4 gap linear10", "data set digits has images of 1x8x8"},
-        {"1x8x8 conv4 gap linear9", "give 9 classes"},
+        {"1x8x8 conv4 gap linear9", "have 9 outputs; data set digits has images of 1x8x8 and 10"},
         {"63-8-10", "expect 63 inputs"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -16,6 +16,7 @@
 #include "data/fetch.h"
 
 #include "base/curl/download.h"
+#include "base/digest.h"
 #include "base/io.h"
 #include "base/json_text.h"
 #include "base/md5.h"
@@ -216,17 +217,45 @@ static const char *folder_of(const wf_fetch_desc *desc) {
     return folder == NULL || folder[0] == 0 ? "." : folder;
 }
 
-/* The record beside a file, or NULL. */
-static json_t *read_record(wf_ctx *ctx, const char *path) {
-    char *text;
+/* Of what a record says, the digest itself left out. */
+static wf_status record_digest(wf_ctx *ctx, const json_t *record, char out[33]) {
+    static const char *const keys[] = {"url", "name",   "version",        "target",
+                                       "md5", "sha256", "download_sha256"};
+    wf_digest digest;
+    WF_TRY(wf_digest_start(ctx, &digest));
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        const char *value = json_string_value(json_object_get(record, keys[k]));
+        if (value != NULL) wf_digest_add(&digest, value, strlen(value));
+        wf_digest_add(&digest, "", 1);
+    }
+    wf_digest_end(&digest, out);
+    out[WF_DIGEST_DIGITS] = '\0';
+    return WF_OK;
+}
+
+/* The record beside a file; *out is NULL where there is none. Those of version 0.1 have no
+ * digest. */
+static wf_status read_record(wf_ctx *ctx, const char *path, json_t **out) {
+    char *text, digest[33];
     size_t size;
-    json_error_t error;
-    if (!wf_file_exists(path) || wf_read_file(ctx, path, 1 << 20, &text, &size) != WF_OK)
-        return NULL;
-    json_t *record = NULL;
-    if (wf_json_check(ctx, path, text, size) == WF_OK) record = json_loadb(text, size, 0, &error);
+    *out = NULL;
+    if (!wf_file_exists(path)) return WF_OK;
+    WF_TRY(wf_read_file(ctx, path, 1 << 20, &text, &size));
+    wf_status status = wf_json_read(ctx, path, text, WF_ERR_INPUT, out);
     free(text);
-    return record;
+    if (status == WF_OK) status = record_digest(ctx, *out, digest);
+    if (status == WF_OK) {
+        const char *recorded = json_string_value(json_object_get(*out, "digest"));
+        bool whole = json_string_value(json_object_get(*out, "sha256")) != NULL;
+        if (!whole || (recorded != NULL && strcmp(recorded, digest) != 0)) status = WF_ERR_INPUT;
+    }
+    if (status == WF_OK) return WF_OK;
+    json_decref(*out);
+    *out = NULL;
+    if (status != WF_ERR_INPUT) return status;
+    return wf_fail(ctx, status,
+                   "%s is damaged; remove it and the file beside it, and they are fetched again",
+                   path);
 }
 
 static void plan_from_record(const json_t *record, const char *file, wf_fetch_plan *out) {
@@ -254,7 +283,8 @@ static bool plan_from_cache(wf_ctx *ctx, const char *what, const wf_fetch_desc *
             strcmp(entry->d_name + length - ending, record_ending) != 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        json_t *record = read_record(ctx, path);
+        json_t *record;
+        if (read_record(ctx, path, &record) != WF_OK) continue;
         const char *name = json_string_value(json_object_get(record, "name"));
         found = all_digits(what) ? strncmp(entry->d_name, what, n) == 0 && entry->d_name[n] == '-'
                                  : name != NULL && strcmp(name, what) == 0;
@@ -272,7 +302,7 @@ static wf_status take_digests(wf_ctx *ctx, const char *path, char sha[65], char 
     FILE *file = fopen(path, "rb");
     if (file == NULL) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be read", path);
     static const size_t piece = 1 << 16;
-    uint8_t *buffer;
+    uint8_t *buffer = NULL;
     wf_status status = wf_alloc(ctx, piece, 1, "digest", &buffer);
     wf_sha256 sha_state;
     wf_md5 md5_state;
@@ -347,7 +377,8 @@ static wf_status look_in_cache(wf_ctx *ctx, const wf_fetch_plan *plan, const pla
     bool *hit = &out->cached;
     *hit = false;
     if (!wf_file_exists(at->path)) return WF_OK;
-    json_t *record = read_record(ctx, at->record);
+    json_t *record;
+    WF_TRY(read_record(ctx, at->record, &record));
     const char *expected = json_string_value(json_object_get(record, "sha256"));
     wf_status status = take_digests(ctx, at->path, out->sha256, md5, &out->bytes);
     if (status == WF_OK && expected == NULL)
@@ -376,14 +407,22 @@ static wf_status look_in_cache(wf_ctx *ctx, const wf_fetch_plan *plan, const pla
     return status;
 }
 
+static bool put_text(json_t *json, const char *key, const char *text) {
+    return json_object_set_new(json, key, json_string(text)) == 0;
+}
+
 /* download: SHA-256 of what was downloaded, where the file was made of it; else NULL. */
 static wf_status write_record(wf_ctx *ctx, const wf_fetch_plan *plan, const places *at,
                               const wf_fetched *fetched, const char *download) {
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:s*}", "url", plan->url, "name",
-                             plan->name, "version", plan->version, "target", plan->target, "md5",
-                             plan->md5, "sha256", fetched->sha256, "bytes",
-                             (json_int_t)fetched->bytes, "download_sha256", download);
-    char *text = json == NULL ? NULL : wf_json_text(json, JSON_INDENT(1));
+    char digest[33], *text = NULL;
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "url", plan->url, "name", plan->name,
+                  "version", plan->version, "target", plan->target, "md5", plan->md5, "sha256",
+                  fetched->sha256, "bytes", (json_int_t)fetched->bytes);
+    bool whole = json != NULL &&
+                 (download == NULL || put_text(json, "download_sha256", download)) &&
+                 record_digest(ctx, json, digest) == WF_OK && put_text(json, "digest", digest);
+    if (whole) text = wf_json_text(json, JSON_INDENT(1));
     json_decref(json);
     if (text == NULL) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", at->record);
     wf_status status = wf_write_file(ctx, at->record, text, strlen(text));

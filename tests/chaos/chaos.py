@@ -34,7 +34,7 @@ import argparse, concurrent.futures, glob, hashlib, itertools, math, os, random,
 import subprocess, sys, tempfile, time
 
 from faults import FAULTS
-from lab import COMMANDS, ROOT, Lab, Wrong
+from lab import COMMANDS, ROOT, Lab, Wrong, fetches
 
 
 def listed(lab, fault, command, seed):
@@ -250,7 +250,8 @@ def main():
         lab = Lab(options.build, folder, keep=options.repeat is not None)
         lab.mounts = can_mount(folder)
         lab.sanitized = options.sanitized and os.path.abspath(options.sanitized)
-        commands = [command for command in commands if lab.can(command)]
+        if not lab.can_fetch():
+            commands = [command for command in commands if not fetches(command)]
         if options.list:
             for command in commands:
                 counts = ((f, len(listed(lab, f, command, seed))) for f in faults)

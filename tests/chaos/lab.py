@@ -26,6 +26,8 @@ NAMED = {
         "planned.safetensors.recipe.conf",
         "planned.safetensors.log.jsonl",
     ],
+    "cnn.safetensors": ["cnn.conf"],
+    "conds.conf": ["conds"],
 }
 MANIFEST = "[moons]\nrecipe = moons.conf\n[spirals]\nrecipe = spirals.conf\n"
 TASK = """[data]
@@ -56,6 +58,19 @@ vae_updates = 6
 diffusion_steps = 25
 [train]
 updates = 6
+batch = 4
+save_seconds = 8
+"""
+SANE = """[model]
+generator = sane-gauss
+width = 8
+blocks = 1
+heads = 2
+latent = 4
+copies = 2
+relabellings = 4
+[train]
+updates = 12
 batch = 4
 save_seconds = 8
 """
@@ -99,6 +114,21 @@ held_out = 0
 epochs = 1
 batch = 16
 """
+CNN_FIT = """[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+[train]
+updates = 6
+batch = 2
+save_seconds = 0
+"""
+NORMED = """{"input": [1, 8, 8], "layers": [
+  {"op": "conv", "units": 2, "kernel": 3, "padding": 1, "activation": "relu",
+   "norm": {"kind": "batch"}, "pool": {"kind": "max", "kernel": 2}},
+  {"op": "linear", "units": 10}]}
+"""
 # As weft fit writes it; the flow has half of the updates.
 PLANNED = """[zoo]
 path = zoo.safetensors
@@ -130,6 +160,25 @@ widths = 0.5,1
 solver = euler
 steps = 2
 refine_cycles = 1
+[eval]
+subsets = 2
+"""
+CONDS = """[zoo]
+manifest = conds/all.manifest
+[model]
+node = 8
+edge = 8
+time = 8
+blocks = 1
+cond = mlp
+[train]
+updates = 6
+batch = 4
+[sample]
+count = 3
+conds = 0,0.5
+solver = euler
+steps = 2
 [eval]
 subsets = 2
 """
@@ -175,22 +224,22 @@ class Lab:
         self.known, self.lock = {}, threading.Lock()
         self.sound = set()  # states of folders from which the same command again ended well
         os.mkdir(self.inputs)
-        make_inputs(self)
         self.address = serve(self.inputs)
+        make_inputs(self)
 
     def words(self, command, threads=1):
         words = [word.replace("http:", self.address) for word in COMMANDS[command][0]]
         return [self.weft, *words, "--threads", str(threads)]
 
-    def can(self, command):
+    def can_fetch(self):
         """Not every build has libcurl."""
         words = [self.weft, "version"]
         told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-        return command != "data-fetch" or "downloads: none" not in told
+        return "downloads: none" not in told
 
     def also_ends_with(self, command):
         """1: the connection failed."""
-        return {1} if command == "data-fetch" else set()
+        return {1} if fetches(command) else set()
 
     def environment(self, command, chaos):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "LC_", "LANG"))}
@@ -275,6 +324,10 @@ class Lab:
             return self.known[command]
 
 
+def fetches(command):
+    return command.startswith("data-fetch")
+
+
 class Known:
     """places, requests: of each system call and of each request for memory its name and a digest of
     the stack that led there (shim.c)."""
@@ -347,7 +400,7 @@ def make_inputs(lab):
     weft("run tiny.conf -o done")
     for name in ("zoo", "flow", "nets"):
         shutil.copy(os.path.join(at, "done", name + ".safetensors"), at)
-    for folder in ("dicts", "pickles", "lightning", "images", "tasks"):
+    for folder in ("dicts", "pickles", "lightning", "images", "tasks", "conds"):
         os.mkdir(os.path.join(at, folder))
     for i in range(4):
         weft("zoo export zoo.safetensors -i %d -o dicts/net%d.safetensors" % (i, i))
@@ -387,6 +440,17 @@ def make_inputs(lab):
     write("pdiff.conf", PDIFF)
     write("fresh.conf", FRESH)
     write("cnn.conf", CNN)
+    weft("zoo train cnn.conf -o cnn.safetensors")
+    write("normed.json", NORMED)
+    write("normed.conf", CNN.replace("1x8x8 conv2 pool linear10", "normed.json"))
+    weft("zoo train normed.conf -o normed.safetensors")
+    weft("zoo export normed.safetensors --all -o normed --format pt")
+    write("cnn-fit.conf", CNN_FIT)
+    weft("align zoo.safetensors -o aligned.safetensors")
+    write("sane.conf", SANE)
+    phases = TASK % ("spirals", "2-6-3") + SANE + "[sample]\ncount = 4\n[eval]\nsubsets = 2\n"
+    write("phases.conf", phases)
+    weft("train pdiff.conf --zoo zoo.safetensors -o pdiff.safetensors")
     write("cifar.conf", "[data]\npath = images\nformat = cifar10\nscale = channel\n")
     write("arrays.conf", "[data]\npath = arrays.npz\n")
     write("planned.safetensors.recipe.conf", PLANNED)
@@ -397,6 +461,30 @@ def make_inputs(lab):
     write("tasks/all.manifest", MANIFEST)
     write("tasks/moons.conf", TASK % ("moons", "2-4-2"))
     write("tasks/spirals.conf", TASK % ("spirals", "2-5-3"))
+    write("conds.conf", CONDS)
+    write("conds/all.manifest", "[a]\nrecipe = a.conf\ncond = 0\n[b]\nrecipe = b.conf\ncond = 1\n")
+    write("conds/a.conf", TASK % ("moons", "2-4-2"))
+    write("conds/b.conf", TASK.replace("[zoo]", "noise = 0.4\n[zoo]") % ("moons", "2-4-2"))
+    if lab.can_fetch():
+        make_downloads(lab, write)
+        weft("data fetch %s/table.csv -o fetched" % lab.address)
+
+
+def make_downloads(lab, write):
+    """What OpenML and the Census Bureau would send; paths are those of their servers."""
+    data = "@relation small\n@attribute x numeric\n@attribute y {a,b}\n@data\n1,a\n2,b\n"
+    write("small.arff", data)
+    about = {"id": 7, "name": "small", "version": "1", "format": "ARFF",
+             "url": lab.address + "/small.arff", "default_target_attribute": "y",
+             "md5_checksum": hashlib.md5(data.encode()).hexdigest()}
+    for folder in ("api/v1/json/data", "programs-surveys/acs/data/pums/2018/1-Year"):
+        os.makedirs(os.path.join(lab.inputs, folder))
+    write("api/v1/json/data/7", json.dumps({"data_set_description": about}))
+    rows = ["PWGTP,AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP"]
+    rows += ["9,%d,1,12,5,4720,6,2,%d,2,1,%d" % (17 + i, i, 101 + 2000 * i) for i in range(1, 40)]
+    survey = os.path.join(lab.inputs, "programs-surveys/acs/data/pums/2018/1-Year/csv_pca.zip")
+    with zipfile.ZipFile(survey, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("psam_p06.csv", "\r\n".join(rows) + "\r\n")
 
 
 # --- comparing

@@ -25,6 +25,8 @@ else
     if ! "$build/weft-cpu" version | grep -q "downloads: none"; then
         check "downloads" campaign --commands data-fetch \
             --faults kill-call,together,power --each 200
+        check "a file that was fetched before" campaign --commands data-fetched \
+            --faults memory,bad-file --each 40
     fi
     full="--commands data-npz --faults short --full $scratch/tried"
     # shellcheck disable=SC2086

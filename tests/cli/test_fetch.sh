@@ -48,6 +48,16 @@ check "the cache asks nothing" test "$(wc -l <served/requests)" = "$before"
 echo x >>cache/openml/7-toy_set.arff
 expect fetch-damaged-cache 0 "toy set" fetch 7
 check "a damaged file is replaced" cmp served/toy.arff cache/openml/7-toy_set.arff
+# A record that is damaged is no sign of another address, or of somebody else's file.
+record=cache/openml/7-toy_set.arff.fetch.json
+cp $record whole.json
+for change in 's/toy set/toy sit/' 's/"url"/"ur1"/' 's/"sha256"/"sha255"/' '$d'; do
+    sed "$change" whole.json >$record
+    expect "a damaged record ($change)" 3 "is damaged; remove it" "$weft" data fetch 7 \
+        --server "$at" -o cache -q
+done
+sed '/"digest"/d; s/\("bytes": [0-9]*\),/\1/' whole.json >$record
+expect "one of version 0.1" 0 "there already" fetch 7
 rm -r cache
 expect fetch-name 0 "openml/7-toy_set.arff" fetch "toy set"
 expect fetch-unknown-name 3 "no active data set named 'nothing'" fetch nothing

@@ -3,6 +3,7 @@
 #include "base/c_locale.h"
 #include "base/random.h"
 #include "flow/fit_common.h"
+#include "weft/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -153,13 +154,12 @@ bool wf__phase_ended(const wf_phase_fit *fit) {
 }
 
 void wf__phase_progress(const wf_phase_fit *fit, wf_meter *meter, double smooth, bool end) {
-    char text[80];
-    int length = snprintf(text, sizeof text, "loss %.4f", smooth);
-    if (!isnan(fit->loop->held_out))
-        snprintf(text + length, sizeof text - (size_t)length, ", held-out %.4f",
-                 fit->loop->held_out);
-    if (end) wf_meter_end(meter, (double)fit->state.made, "%s", text);
-    else wf_meter_update(meter, (double)fit->state.made, "%s", text);
+    char note[80];
+    wf_text text = wf_text_start(note, sizeof note);
+    wf_text_add(&text, "loss %.4f", smooth);
+    if (!isnan(fit->loop->held_out)) wf_text_add(&text, ", held-out %.4f", fit->loop->held_out);
+    if (end) wf_meter_end(meter, (double)fit->state.made, "%s", note);
+    else wf_meter_update(meter, (double)fit->state.made, "%s", note);
 }
 
 /* --- the loop on the CPU ---------------------------------------------------------------------- */

@@ -16,8 +16,8 @@ batch=${BATCH:-256} updates=${UPDATES:-200} precision=${PRECISION:-bf16}
 [ -z "${RECIPE:-}" ] || recipe=$(cat "$RECIPE") || exit 2
 for name in weft cuda_loop cuda_ranks; do
     [ -x "$programs/$name" ] && continue
-    echo "gpu_ranks.sh: no $programs/$name" >&2
-    echo "make it where nvcc and mpicc are: bench/cuda_check.sh build ranks" >&2
+    printf 'gpu_ranks.sh: no %s; make it where nvcc and mpicc are: %s\n' "$programs/$name" \
+        "bench/cuda_check.sh build ranks" >&2
     exit 2
 done
 command -v mpirun >/dev/null || { echo "gpu_ranks.sh: no mpirun" >&2; exit 2; }

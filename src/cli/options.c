@@ -2,6 +2,7 @@
  * value`, flags, and `--` after which everything is an argument. Numbers are checked here, so a
  * command only reads them. */
 #include "cli/cli.h"
+#include "run/recipe_schema.h"
 #include "weft/text.h"
 
 #include <assert.h>
@@ -39,6 +40,30 @@ static int find_by_letter(const cli_command *command, char letter) {
     return -1;
 }
 
+/* "--set train.updates=...": settings of a recipe that are called as an option was. */
+typedef struct key_search {
+    wf_run_listing list; /* first: what a visitor gets */
+    const char *key;
+    wf_text found;
+} key_search;
+
+static void find_key(wf_run_listing *list, const wf_setting *row, const char *value) {
+    key_search *search = (key_search *)list;
+    char name[80];
+    (void)value;
+    snprintf(name, sizeof name, "--set %s.%s=", row->section, row->key);
+    if (strcmp(row->key, search->key) != 0 || strstr(search->found.start, name) != NULL) return;
+    wf_text_add(&search->found, "%s%s...", search->found.length > 0 ? " or " : "", name);
+}
+
+/* A recipe's setting given as an option; "" where it is none, or the command takes no --set. */
+static void recipe_key(const wf_run_app *app, const char *word, char *out, size_t size) {
+    key_search search = {.list = {.section = ""}, .key = word, .found = wf_text_start(out, size)};
+    if (find_by_name(app->command, "set", 3) < 0) return;
+    if (strcmp(word, "data") == 0) wf_text_add(&search.found, "--set data.path=FILE");
+    else wf__run_recipe_each(find_key, &search.list);
+}
+
 static wf_status unknown_option(wf_run_app *app, const char *word) {
     const char *names[WF_RUN_MAX_OPTIONS + 1] = {NULL};
     for (int place = 0; place < option_count(app->command); place++)
@@ -47,6 +72,11 @@ static wf_status unknown_option(wf_run_app *app, const char *word) {
     snprintf(bare, sizeof bare, "%s", word + strspn(word, "-"));
     bare[strcspn(bare, "=")] = '\0';
     const char *near = wf_nearest_name(bare, names);
+    char setting[200];
+    recipe_key(app, bare, setting, sizeof setting);
+    if (word[1] == '-' && setting[0] != '\0')
+        return wf__run_fail(app, WF_ERR_USAGE, "unknown option %s; the recipe says that: %s", word,
+                            setting);
     const char *of = strcmp(app->command->name, "help") == 0 ? "" : app->command->name;
     const char *space = of[0] == '\0' ? "" : " ";
     if (near != NULL)
@@ -140,6 +170,9 @@ static wf_status take_option(wf_run_app *app, int count, char **words, int *used
         place = find_by_name(app->command, word + 2, length);
         if (word[2 + length] == '=') value = word + 2 + length + 1;
     } else {
+        if (find_by_name(app->command, word + 1, strcspn(word + 1, "=")) >= 0 && word[2] != '\0')
+            return wf__run_fail(app, WF_ERR_USAGE, "%s: a long option has two dashes: -%s", word,
+                                word);
         place = find_by_letter(app->command, word[1]);
         if (word[2] != '\0') value = word + 2;
     }

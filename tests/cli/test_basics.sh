@@ -28,6 +28,11 @@ expect setting-option 2 '--solver is "eluer"; allowed is euler, heun, rk4, dopri
     f --solver eluer
 expect setting-range 2 '--steps is "0"; allowed is a whole number from 1' "$weft" sample f --steps 0
 expect far-option 2 "unknown option --zzzzzzzz" "$weft" version --zzzzzzzz
+expect one-dash 2 "-activation: a long option has two dashes: --activation" "$weft" zoo import x \
+    -activation relu
+expect recipe-key 2 "the recipe says that: --set train.updates=..." "$weft" train digits --updates 9
+expect recipe-keys 2 "--set zoo.count=... or --set sample.count=..." "$weft" run digits --count=9
+expect recipe-data 2 "--set data.path=FILE" "$weft" run digits --data mine.csv
 expect value-missing 2 "--threads needs a value" "$weft" version --threads
 expect value-not-number 2 "--threads needs a whole number" "$weft" version --threads=two
 expect value-out-of-range 2 "allowed is 0 to 256" "$weft" version --threads 9999

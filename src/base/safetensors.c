@@ -61,6 +61,14 @@ struct wf_st_file {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
+static bool is_text(const uint8_t *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] != '\t' && bytes[i] != '\n' && bytes[i] != '\r' &&
+            (bytes[i] < ' ' || bytes[i] > '~'))
+            return false;
+    return true;
+}
+
 wf_status wf_st_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
                       wf_st_file **out) {
     *out = NULL;
@@ -70,6 +78,8 @@ wf_status wf_st_parse(wf_ctx *ctx, const char *label, const void *bytes, size_t 
                        size);
     uint64_t header;
     memcpy(&header, byte, 8);
+    if (is_text(byte, 8))
+        return wf_fail(ctx, WF_ERR_INPUT, "%s: no safetensors file: it holds text", label);
     if (header > most_header_bytes)
         return wf_fail(ctx, WF_ERR_INPUT,
                        "%s: no safetensors file: a header of %llu bytes; the format allows %d",

@@ -205,7 +205,9 @@ static wf_status print_result(const fitting *f, double seconds) {
     wf__run_duration(seconds, took);
     cli_print("%s: a flow after %zu updates, in %s\n", f->out, updates, took);
     cli_print("networks from it:  weft sample %s -n 100 -o nets.safetensors\n", f->out);
-    cli_print("the whole table:   weft run %s\n", f->recipe_path);
+    bool judges = wf_recipe_has_section(f->recipe.source, "data");
+    cli_print("the whole table:   weft run %s%s\n", f->recipe_path,
+              judges ? "" : " --set data.path=FILE");
     return WF_OK;
 }
 

@@ -66,7 +66,7 @@ static wf_status check_desc(wf_ctx *ctx, const wf_data_desc *desc) {
     if (desc->path == NULL && desc->name == NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "data: neither a path nor the name of a built-in set (spirals, moons, "
-                       "digits) is given");
+                       "digits) is given, as in --set data.path=mine.csv");
     if (desc->path == NULL && desc->test_path != NULL)
         return wf_fail(ctx, WF_ERR_USAGE,
                        "data: a test path is given, but no path; a built-in set splits itself");

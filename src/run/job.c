@@ -290,12 +290,19 @@ static wf_status check_fit(run *r) {
                         kind->name, least, networks);
 }
 
-/* Networks that were brought in read the data as their collection says. */
-static wf_status take_scale(run *r) {
+/* Data that the networks of zoo.path are judged on. Those that were brought in read them as their
+ * collection says, and may have seen no row of them. */
+static wf_status open_given_data(run *r) {
     wf_zoo *zoo;
+    const wf_data_desc *data = &r->recipe.data;
     WF_TRY(wf_zoo_open(r->app->ctx, r->recipe.zoo_path, &zoo));
+    bool imported = wf_zoo_meta(zoo, "weft.sources") != NULL;
     wf_status status = wf__run_read_as(r->app, zoo, &r->recipe);
     wf_zoo_free(zoo);
+    if (status == WF_OK) status = wf__run_recipe_dataset(r->app, &r->recipe, &r->data);
+    if (status == WF_OK && imported && data->path != NULL && data->test_path == NULL)
+        wf__run_say(r->app, "%s: judged on %zu of %zu rows; --set data.test_path=%s takes them all",
+                    data->path, r->data->n_test, r->data->n_train + r->data->n_test, data->path);
     return status;
 }
 
@@ -318,9 +325,8 @@ static wf_status open_inputs(run *r) {
             recipe->widths != NULL ? "widths" : "conds");
     if (recipe->shares != NULL)
         return wf__run_fail(r->app, WF_ERR_USAGE, "train.shares belongs to zoo.manifest");
-    if (given) WF_TRY(take_scale(r));
-    if (!given || wf_recipe_has_section(recipe->source, "data"))
-        WF_TRY(wf__run_recipe_dataset(r->app, recipe, &r->data));
+    if (!given) WF_TRY(wf__run_recipe_dataset(r->app, recipe, &r->data));
+    else if (wf_recipe_has_section(recipe->source, "data")) WF_TRY(open_given_data(r));
     if (!given) WF_TRY(wf__run_recipe_graph(r->app, recipe, r->data, &r->graph));
     return check_fit(r);
 }

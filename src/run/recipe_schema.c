@@ -185,13 +185,22 @@ static wf_status refuse_data(wf_run_app *app, const char *path) {
     return wf__run_fail(app, WF_ERR_USAGE, "%s is a folder, not a recipe", path);
 }
 
+/* Does the file begin as those of safetensors do: eight bytes of a number, the last of them 0, and
+ * the brace of its header? */
+static bool is_safetensors(const char *path) {
+    char begins[9] = "";
+    FILE *file = fopen(path, "rb");
+    size_t n = file == NULL ? 0 : fread(begins, 1, sizeof begins, file);
+    if (file != NULL) fclose(file);
+    return n == sizeof begins && begins[7] == '\0' && begins[8] == '{';
+}
+
 /* A collection or a flow in place of a recipe: says what to type. */
 static wf_status refuse_safetensors(wf_run_app *app, const char *path) {
-    static const char ending[] = ".safetensors";
-    size_t length = strlen(path), tail = strlen(ending);
-    if (length < tail || strcmp(path + length - tail, ending) != 0) return WF_OK;
+    struct stat info;
     wf_zoo *zoo = NULL;
     wf_flow *flow = NULL;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || !is_safetensors(path)) return WF_OK;
     if (wf_zoo_open(app->ctx, path, &zoo) == WF_OK) {
         wf_zoo_free(zoo);
         return wf__run_fail(

@@ -27,7 +27,7 @@ expect classes-listed 3 "the classes are: a, b, c" "$weft" data info own.tsv --c
 expect classes-twice 3 "'a' twice; the classes are: a, b, c" "$weft" data info own.tsv \
     --classes a,b,a
 expect table-ending 3 "there is no file own; did you mean own.csv?" "$weft" data info own
-expect table-as-collection 3 "own.csv: no safetensors file" "$weft" fit own.csv -o x.safetensors
+expect table-as-collection 3 "own.csv: no safetensors file: it holds text" "$weft" fit own.csv -o x.safetensors
 expect no-folder 4 "there is no folder absent; make it first" "$weft" zoo train "$recipe" \
     -o absent/x.safetensors
 tail -n +2 own.tsv >headless.tsv
@@ -217,4 +217,19 @@ assert one["advice"] == "--scale standard" and one["advised_accuracy"] > one["ac
 # Checkpoints in place of a collection: what to type.
 expect folder-as-zoo 3 "weft zoo import six --activation relu" "$weft" eval --zoo six --nets six
 expect torch-as-zoo 3 "weft zoo import six/n0.pt" "$weft" zoo info six/n0.pt
+
+# A flow that was planned without data: runs, says how data are named, and on how many rows it
+# judges.
+expect fit-without-data 0 "weft run unjudged.recipe.conf --set data.path=FILE" "$weft" fit \
+    ordered.safetensors -m 0.01 -o unjudged
+short="--set sample.count=4 --set eval.subsets=3"
+expect run-without-data 0 "no labelled data" "$weft" run unjudged.recipe.conf -o unjudged_run $short
+expect run-with-data 0 "own.tsv: judged on 60 of 300 rows; --set data.test_path=own.tsv takes them all" \
+    "$weft" run unjudged.recipe.conf -o split_run $short --set data.path=own.tsv
+expect run-whole 0 "accuracy" "$weft" run unjudged.recipe.conf -o whole_run $short \
+    --set data.path=own.tsv --set data.test_path=own.tsv
+check "then nothing is said of rows" sh -c '! grep -q rows "$0"' "$scratch/err"
+expect run-flow 2 "unjudged is a flow, not a recipe" "$weft" run unjudged
+expect flow-of-recipe 3 "unjudged.recipe.conf: no safetensors file: it holds text" "$weft" flow info \
+    unjudged.recipe.conf
 finish

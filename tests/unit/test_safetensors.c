@@ -484,6 +484,7 @@ static void header_sizes(void **state) {
         {sizeof header + 8, "but only 62 follow; the file is cut short"},
         {100000000, "but only 62 follow"},
         {100000001, "a header of 100000001 bytes; the format allows 100000000"},
+        {0x0a61746164206120, "no safetensors file: it holds text"}, /* " a data\n" */
         {UINT32_MAX, "the format allows"},
         {INT64_MAX, "the format allows"},
         {UINT64_MAX, "the format allows"},

@@ -185,7 +185,12 @@ static wf_status list_pattern(wf_ctx *ctx, const char *pattern, bool recursive,
     int code = glob(pattern, GLOB_BRACE, NULL, &found);
     if (code == GLOB_NOSPACE) return wf_fail(ctx, WF_ERR_MEMORY, "%s: out of memory", pattern);
     wf_status status =
-        code == 0 ? WF_OK : wf_fail(ctx, WF_ERR_INPUT, "%s: no file matches", pattern);
+        code == 0
+            ? WF_OK
+            : wf_fail(ctx, WF_ERR_INPUT, "%s: no file matches%s", pattern,
+                      strstr(pattern, "**") == NULL
+                          ? ""
+                          : "; ** is no more than *: name the folder above and give --recursive");
     wf_import_files paths = {0};
     for (size_t i = 0; status == WF_OK && i < found.gl_pathc; i++)
         status = add(ctx, "", found.gl_pathv[i], true, &paths);

@@ -133,6 +133,8 @@ check import-files "$weft" zoo import folder/net2.safetensors folder/net0.safete
 check import-files-count test "$(count files.safetensors)" = 2
 expect import-no-match 3 "no file matches" "$weft" zoo import 'folder/*.pth' -a relu \
     -o x.safetensors -q
+expect import-two-stars 3 "** is no more than *: name the folder above and give --recursive" \
+    "$weft" zoo import 'folder/**/*.pth' -a relu -o x.safetensors -q
 mkdir -p runs/run1 runs/run2 runs/run10
 for i in 1 2 10; do
     cp folder/net0.safetensors runs/run$i/model.safetensors

@@ -191,7 +191,7 @@ static void set_updates(const planner *p, double seconds, wf_plan *plan) {
     /* Two batches of 16 networks or more forward at each validation; an update is three passes. */
     double validation = plan->fit.set_aside == 0 ? 0 : 2 * 16 / (3.0 * (double)plan->fit.batch);
     double updates = floor(updates_in(p, seconds) / (1 + validation / updates_a_validation));
-    plan->short_time = updates < good_updates / 4.0;
+    plan->short_time = updates < 0.8 * good_updates;
     plan->fit.updates = (size_t)fmin(most_updates, fmax(updates, 100));
     if (plan->fit.updates >= 1000) plan->fit.updates -= plan->fit.updates % 100;
     plan->fit.validations = plan->fit.updates / updates_a_validation;

@@ -227,7 +227,7 @@ static wf_status judge_jointly(wf_ctx *ctx, const judged *set, const wf_points *
     if (set->n > ref->m)
         wf_warn(
             ctx,
-            "%s: %zu networks, but the reference cloud has %zu: each JWS subset takes %zu of them",
+            "%s: %zu networks are compared with %zu trained ones: JWS takes %zu of them at a time",
             row->name, set->n, ref->m, ref->m);
     double *joint = NULL;
     WF_TRY(wf_alloc(ctx, set->n + ref->m, 3 * sizeof *joint, "JWS", &joint));

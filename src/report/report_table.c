@@ -184,7 +184,9 @@ static void table_caption(wf__page *page, const wf_report_desc *desc) {
                  "and WCS follows that "
                  "of the trained networks, so that copies and bad networks both lose. "
                  "Reference rows leave each "
-                 "network itself out; <b>within</b> is the nearest other network of the same row.");
+                 "network itself out; <b>within</b> is the nearest other network of the same row. "
+                 "<b>copies</b>: most lie nearer to a trained network than 99&thinsp;%% of the "
+                 "trained ones do to each other.");
     if (desc->notes != NULL && desc->notes[0] != '\0') {
         wf__page_add(page, " ");
         wf__page_escaped(page, desc->notes);

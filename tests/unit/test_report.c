@@ -120,7 +120,8 @@ static void check_full_page(const char *path) {
         "The gap of 0.0450 (8.0 %)",
         "cloud of 600",
         "<dt>reference</dt><dd>the trained networks themselves",
-        "<dt>gmn-refined</dt><dd>drawn in the same way"};
+        "<dt>gmn-refined</dt><dd>drawn in the same way",
+        "<b>copies</b>: most lie nearer to a trained network"};
     static const char *const absent[] = {"<script", "http", "nan"};
     char *page = read_page(path);
     for (size_t i = 0; i < sizeof there / sizeof *there; i++)

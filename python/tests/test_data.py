@@ -31,6 +31,11 @@ def test_both_parts_and_images():
     )
 
 
+def test_regression_is_said():
+    with pytest.raises(weft.InputError, match="regression, which is not supported"):
+        weft.Data.of_arrays(X, X[:, 0])
+
+
 def test_split_keeps_the_mix_of_classes():
     data = weft.Data.split(X, Y, test_fraction=0.5)
     assert np.bincount(data.y_test).tolist() == [10, 10, 10]

@@ -242,6 +242,11 @@ def _labels(y: Any, n: int, name: str) -> Array:
     if array.dtype.kind not in "iub":
         whole = array.dtype.kind == "f" and bool(np.all(array == np.round(array)))
         if not whole:
+            if array.dtype.kind == "f":
+                raise InputError(
+                    f"{name} holds numbers with fractions: that is regression, which is not "
+                    f"supported. Labels are whole numbers from 0, the index of the network's output"
+                )
             raise InputError(
                 f"{name} holds {array.dtype}; labels are whole numbers from 0, the index of the "
                 f"network's output: np.unique(y, return_inverse=True)[1] makes such"

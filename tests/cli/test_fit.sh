@@ -13,10 +13,13 @@ check fit test -s flow.safetensors
 check "says the estimate first" grep -q "training: .* updates of .* networks, .* each: about" said
 check "says the networks" grep -q "40 networks of .*: 36 train, 4 validate" said
 check fit-json is_json fit.json
-# A machine that gets busier between plan and training shortens the schedule, and says so.
-slower=$(grep "the machine was slower\|max_seconds is over" said)
-check "the plan is in the JSON, or the machine was slower" test -n "$slower" -o \
-    "$(value fit.json plan.updates)" = "$(value fit.json updates)"
+# A machine that gets busier between plan and training shortens the schedule, and says so where 5 %
+# or more of it are lost.
+planned=$(value fit.json plan.updates) made=$(value fit.json updates)
+slower=$([ "$made" -eq "$planned" ] || echo yes)
+check "the plan is in the JSON, or the machine was slower" sh -c '[ "$1" -le "$0" ] &&
+    { [ $((100 * $1)) -gt $((95 * $0)) ] || grep -q "the machine was slower\|max_seconds is over" said; }' \
+    "$planned" "$made"
 check "the recipe lies beside" grep -q "^updates = $(value fit.json plan.updates) " \
     flow.safetensors.recipe.conf
 check "with the promised time" grep -q "^max_seconds = " flow.safetensors.recipe.conf

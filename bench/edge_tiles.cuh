@@ -121,6 +121,11 @@ __device__ inline uint4 load_words(uint32_t at) {
                  : "memory");
     return x;
 }
+__device__ inline void store_words(uint32_t at, uint4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
+}
 __device__ inline float4 load_floats(uint32_t at) {
     float4 x;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -132,6 +137,12 @@ __device__ inline float4 load_floats(uint32_t at) {
 __device__ inline float2 load_stats(uint32_t at) {
     float2 x;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+    return x;
+}
+/* Two floats. Not moved in front of products, where registers are scarce, nor behind stores. */
+__device__ inline float2 load_pair(const float *from) {
+    float2 x;
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
     return x;
 }
 __device__ inline float quad_sum(float x) {

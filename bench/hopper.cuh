@@ -92,6 +92,11 @@ template <int Left> __device__ inline void wait_stores() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
 }
 
+/* Calls 128 bytes into L2. */
+__device__ inline void prefetch(const void *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 /* --- clusters --------------------------------------------------------------------------------- */
 __device__ inline int cluster_rank() {
     int rank;
@@ -154,6 +159,15 @@ __device__ inline uint32_t fragment_at(uint32_t tile, int step) {
 __device__ inline fragment load_fragment(uint32_t at) {
     fragment f;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+                 : "r"(at)
+                 : "memory");
+    return f;
+}
+/* The same of matrices of which a row in memory is a column here. */
+__device__ inline fragment load_turned(uint32_t at) {
+    fragment f;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
                  : "r"(at)
                  : "memory");

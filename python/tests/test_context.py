@@ -47,7 +47,7 @@ def test_a_fault_of_a_callback_stops_the_work_and_is_raised(zoo):
 def test_an_argument_of_a_wrong_type_is_raised_where_the_call_was_made():
     """And not in the thread that works, whose faults nobody sees."""
     with pytest.raises(ctypes.ArgumentError), weft.Context(progress=False) as context:
-        context.run(lib.wf_zoo_load, None, "0", 0, None)
+        context._run(lib.wf_zoo_load, None, "0", 0, None)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import weft
-from weft import hub
+from weft import _hub
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ class Hub:
 
 
 def test_there_and_back(flow, zoo, tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "_hub", lambda: Hub(tmp_path))
+    monkeypatch.setattr(_hub, "_hub", lambda: Hub(tmp_path))
     assert flow.push_to_hub("me/flow") == "me/flow"
     assert zoo.push_to_hub("me/zoo") == "datasets/me/zoo"
     assert "# me/flow" in (tmp_path / "model/me/flow/README.md").read_text()

@@ -14,7 +14,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import hub as hub
     from . import logs as logs
     from . import onnx as onnx
     from ._align import align as align
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
     from .progress import Event as Event
     from .zoo import Zoo as Zoo
 
+    __version__: str
+
 # name -> module that has it
 _NAMES = {
     name: module
@@ -77,12 +78,12 @@ _NAMES = {
     }.items()
     for name in names.split()
 }
-_MODULES = ("hub", "logs", "onnx")
+_MODULES = ("logs", "onnx")
 
 __all__ = sorted([*_NAMES, *_MODULES, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
+def _get(name: str) -> Any:
     if name == "__version__":
         from ._lib import from_text, lib
 
@@ -94,6 +95,10 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # type checkers would take every name for known
+    __getattr__ = _get
 
 
 def __dir__() -> list[str]:

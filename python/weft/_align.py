@@ -40,7 +40,7 @@ def align(
         raise UsageError(f"reference is {reference}; the collection has {len(zoo)} networks")
     settings = {"sweeps": sweeps, "restarts": restarts, "seed": seed}
     with Options("wf_match_settings", settings) as desc, output(path) as out:
-        current().run(lib.wf_align_zoo, zoo._c, reference, desc.pointer, text(out))
+        current()._run(lib.wf_align_zoo, zoo._c, reference, desc.pointer, text(out))
         return opened(out, path)
 
 
@@ -68,7 +68,7 @@ def matched_cosine(
     best = np.empty(len(queries), np.float32)
     which = np.empty(len(queries), np.uint32)
     with Options("wf_match_settings", {"sweeps": sweeps, "seed": seed}) as desc:
-        current().run(
+        current()._run(
             lib.wf_wcs_max,
             networks.arch._handle,
             queries.ctypes.data,

@@ -218,7 +218,7 @@ def score(networks: Zoo, data: DataLike, score: str = "accuracy") -> Array:
     _matching(networks, examples)
     weights = np.ascontiguousarray(networks.weights)
     scores = np.empty(len(networks), np.float32)
-    current().run(
+    current()._run(
         lib.wf_score_networks,
         networks.arch._handle,
         weights.ctypes.data,
@@ -232,7 +232,7 @@ def score(networks: Zoo, data: DataLike, score: str = "accuracy") -> Array:
 
 
 def _matching(zoo: Zoo, data: Data) -> None:
-    current().call(lib.wf_dataset_fits, data._c, zoo.arch._handle)
+    current()._call(lib.wf_dataset_fits, data._c, zoo.arch._handle)
 
 
 def _open(zoo: Zoo, data: Data | None, settings: Mapping[str, Any]) -> Owned:
@@ -240,7 +240,7 @@ def _open(zoo: Zoo, data: Data | None, settings: Mapping[str, Any]) -> Owned:
     handle = ctypes.c_void_p()
     with Options("wf_eval_settings", {"cache": zoo.path is not None, **settings}) as options:
         data_handle = None if data is None else data._c
-        current().run(
+        current()._run(
             lib.wf_reference_open, zoo._c, data_handle, options.pointer, ctypes.byref(handle)
         )
     return Owned(handle, lib.wf_reference_free, zoo, data)
@@ -276,7 +276,7 @@ def evaluate(
     count = len(named)
     weights = [np.ascontiguousarray(other.weights) for other in named.values()]
     rows, page = ctypes.c_void_p(), ctypes.c_void_p()
-    current().run(
+    current()._run(
         lib.wf_report_evaluation,
         text_or_none(title),
         reference.handle,

@@ -41,7 +41,7 @@ def train_zoo(
     graph = arch_of(arch, activation)
     examples = data_of(data, classes=graph.outputs, train=True)
     with Options("wf_zoo_settings", {"count": count, **settings}) as options, output(path) as out:
-        current().run(
+        current()._run(
             lib.wf_zoo_train, graph._handle, examples._c, options.pointer, text(out), None
         )
         return opened(out, path)
@@ -186,8 +186,8 @@ def fit(
     folder = TemporaryFolder() if path is None else None
     out = os.path.join(folder.path, "flow.safetensors") if folder else os.fspath(path or "")
     context = current()
-    with context.logging(on_log), kept_for_later(folder, out):
-        context.run(
+    with context._logging(on_log), kept_for_later(folder, out):
+        context._run(
             lib.wf_generator_fit_json,
             text(generator),
             handles(zoos),
@@ -198,5 +198,5 @@ def fit(
         )
     if sampling:
         with Options("wf_sample_settings", sampling) as options:
-            context.call(lib.wf_flow_keep_sampling, text(out), options.pointer)
+            context._call(lib.wf_flow_keep_sampling, text(out), options.pointer)
     return Flow(out, zoos[0], folder)

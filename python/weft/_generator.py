@@ -16,6 +16,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 import numpy as np
 
 from ._files import replacing
+from ._hub import OnHub, downloaded
 from ._lib import lib, owned_text, text, text_or_none
 from ._memory import Array, Owned, TemporaryFolder, as_numbers, pointer
 from ._options import Options, as_json
@@ -66,7 +67,7 @@ class Generator:
         """name  of a generator that needs no fit, or path  of one that was fitted"""
         handle, collection = ctypes.c_void_p(), None if zoo is None else zoo._c
         names = (text_or_none(name), text_or_none(path))
-        current().run(lib.wf_generator_open_json, *names, collection, None, ctypes.byref(handle))
+        current()._run(lib.wf_generator_open_json, *names, collection, None, ctypes.byref(handle))
         self._owned = Owned(handle, lib.wf_generator_free, zoo, *keep)
         self._zoo = zoo
         self._keep = keep
@@ -121,7 +122,7 @@ class Generator:
         weights = np.empty((n, graph.params), np.float32)
         stats = ctypes.c_void_p()
         with self._lock:
-            current().run(
+            current()._run(
                 lib.wf_generator_sample_json,
                 self._c,
                 graph._handle,
@@ -143,8 +144,10 @@ class Generator:
         return f"<weft.Generator {self.name}>"
 
 
-class Flow(Generator):
+class Flow(Generator, OnHub):
     """A fitted generator, with its file and its log."""
+
+    _kind = "model"
 
     def __init__(
         self, path: str | os.PathLike[str], zoo: Zoo | None = None, keep: Any = None
@@ -207,7 +210,7 @@ class Flow(Generator):
             return super().arch
         unfolded = ctypes.c_void_p()
         graph = lib.wf_flow_source_graph(flow, index)
-        current().call(lib.wf_graph_fold, graph, 0, ctypes.byref(unfolded))
+        current()._call(lib.wf_graph_fold, graph, 0, ctypes.byref(unfolded))
         return Arch._own(unfolded)
 
     @property
@@ -283,7 +286,7 @@ class Flow(Generator):
             raise UsageError("give task or cond, not both: a task has its condition")
         if task is not None:
             index = ctypes.c_int()
-            current().call(lib.wf_flow_find_task, flow, text(task), ctypes.byref(index))
+            current()._call(lib.wf_flow_find_task, flow, text(task), ctypes.byref(index))
             values = self.about["sources"][index.value].get("cond")
             return index.value, np.asarray(values, np.float32) if values else None
         if cond is None or isinstance(cond, str):
@@ -335,7 +338,7 @@ class Flow(Generator):
         times = np.ascontiguousarray(np.broadcast_to(times, (len(flat),)))
         out = np.empty_like(flat)
         with self._lock:
-            current().run(
+            current()._run(
                 lib.wf_flow_velocity,
                 flow,
                 graph._handle,
@@ -366,24 +369,16 @@ class Flow(Generator):
                     shutil.copyfile(self.path + suffix, temporary)
         return target
 
-    def save_pretrained(self, folder: str | os.PathLike[str], **card: Any) -> str:
-        """Write flow, settings and a card as a model of the Hugging Face hub."""
-        from .hub import save
-
-        return save(self, "model", folder, **card)
-
     @classmethod
-    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Flow:
-        """A flow from a folder or from a model of the hub."""
-        from .hub import load_flow
+    def from_pretrained(
+        cls, source: str | os.PathLike[str], *, zoo: Zoo | None = None, **options: Any
+    ) -> Flow:
+        """A flow from a folder, or downloaded from a model of the hub: "owner/name".
 
-        return load_flow(source, **options)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the flow as a model."""
-        from .hub import push
-
-        return push(self, repo_id, "model", **options)
+        zoo      for kinds that keep their collection
+        options  of huggingface_hub.snapshot_download: revision, token, cache_dir ...
+        """
+        return cls(downloaded(source, "model", options), zoo)
 
     def __repr__(self) -> str:
         about = self.about

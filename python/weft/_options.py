@@ -30,7 +30,7 @@ class Options:
         rows = getattr(lib, table)() if isinstance(table, str) else table
         self.pointer = ctypes.c_void_p()
         out = ctypes.byref(self.pointer)
-        current().call(lib.wf_settings_create, rows, as_json(values), out)
+        current()._call(lib.wf_settings_create, rows, as_json(values), out)
 
     def __enter__(self) -> Options:
         return self

@@ -116,12 +116,12 @@ def run(
     options = {"folder": folder, "set": set, "seed": seed, "redo": redo}
     out = ctypes.c_void_p()
     context = current()
-    context.run(
+    context._run(
         lib.wf_run_json,
         text(recipe),
         None,
         as_json(options),
-        context.on_line,
+        context._on_line,
         None,
         ctypes.byref(out),
     )

@@ -64,7 +64,7 @@ class Arch:
                 f"dict (docs/formats.md) or a weft.Arch"
             )
         handle = ctypes.c_void_p()
-        current().call(
+        current()._call(
             lib.wf_graph_parse, text(source), text(activation or "relu"), 0, ctypes.byref(handle)
         )
         self._handle = handle
@@ -80,7 +80,7 @@ class Arch:
     def _copy(cls, borrowed: int) -> Arch:
         """A copy of a graph that belongs to something else."""
         handle = ctypes.c_void_p()
-        current().call(lib.wf_graph_clone, borrowed, ctypes.byref(handle))
+        current()._call(lib.wf_graph_clone, borrowed, ctypes.byref(handle))
         return cls._own(handle)
 
     def __del__(self) -> None:
@@ -143,7 +143,7 @@ class Arch:
     def scaled(self, width: float) -> Arch:
         """The same network with hidden widths times `width`."""
         handle = ctypes.c_void_p()
-        current().call(lib.wf_graph_scale_width, self._handle, float(width), ctypes.byref(handle))
+        current()._call(lib.wf_graph_scale_width, self._handle, float(width), ctypes.byref(handle))
         return Arch._own(handle)
 
     def inputs_of(self, x: Any) -> Array:
@@ -179,7 +179,7 @@ class Arch:
         flat = self.weights_of(as_numbers(weights, "weights").reshape(1, -1))
         examples = self.inputs_of(x)
         out = np.empty((len(examples), self.outputs), np.float32)
-        current().call(
+        current()._call(
             lib.wf_graph_forward,
             self._handle,
             flat.ctypes.data,

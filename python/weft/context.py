@@ -108,7 +108,7 @@ class Context:
         lib.wf_ctx_on_progress(self._own, self._callbacks[0], None)
         lib.wf_ctx_on_warning(self._own, self._callbacks[1], None)
         lib.wf_ctx_on_log(self._own, self._callbacks[2], None)
-        self.check(lib.wf_ctx_configure(self._own, json.dumps(self._options).encode()))
+        self._check(lib.wf_ctx_configure(self._own, json.dumps(self._options).encode()))
 
     def _reopen_after_fork(self) -> None:
         """A forked process has none of the context's threads, and leaves it as it is."""
@@ -143,12 +143,12 @@ class Context:
         return from_text(lib.wf_ctx_devices(self._handle))
 
     @property
-    def on_line(self) -> Any:
+    def _on_line(self) -> Any:
         """The callback for lines about stages of a run, printed where progress is shown."""
         return self._callbacks[3]
 
     @contextlib.contextmanager
-    def logging(self, on_log: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
+    def _logging(self, on_log: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
         """Lines of logs go to `on_log`, for a while; None changes nothing."""
         before = self._on_log
         self._on_log = on_log or before
@@ -159,17 +159,17 @@ class Context:
 
     # --- calls ---
 
-    def check(self, status: int) -> None:
+    def _check(self, status: int) -> None:
         """Raise the exception of a status other than 0."""
         if status:
             raise error_of(status, from_text(lib.wf_last_error(self._handle)))
 
-    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
         """A short call: function(context, *arguments)."""
         with self._working():
-            self.check(function(self._handle, *arguments))
+            self._check(function(self._handle, *arguments))
 
-    def run(self, function: Callable[..., int], *arguments: Any) -> None:
+    def _run(self, function: Callable[..., int], *arguments: Any) -> None:
         """A long call. In the main thread the work runs in a thread of its own, while this one
         shows progress and waits for Ctrl-C; in other threads it runs where it is."""
         with self._working(), display(self._progress) as show:
@@ -264,7 +264,7 @@ class Context:
 
     def _finish(self, status: int, failure: BaseException | None) -> None:
         if failure is None:
-            self.check(status)
+            self._check(status)
             return
         lib.wf_interrupt_clear(self._handle)
         if isinstance(failure, KeyboardInterrupt) and status:
@@ -308,7 +308,7 @@ def answer(function: Callable[..., int], *arguments: Any, long: bool = False) ->
     """The JSON that a function hands over by its last argument."""
     out = ctypes.c_void_p()
     context = current()
-    call = context.run if long else context.call
+    call = context._run if long else context._call
     call(function, *arguments, ctypes.byref(out))
     return json.loads(owned_text(out))
 

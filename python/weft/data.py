@@ -78,7 +78,7 @@ class Data:
         handle = ctypes.c_void_p()
         out = ctypes.byref(handle)
         inputs = examples.shape[1]
-        current().call(lib.wf_dataset_from_memory, text(name), inputs, classes, *train, *test, out)
+        current()._call(lib.wf_dataset_from_memory, text(name), inputs, classes, *train, *test, out)
         return cls(handle)
 
     @classmethod
@@ -96,7 +96,7 @@ class Data:
         classes."""
         examples, labels = _examples(x, "X"), _labels(y, len(x), "y")
         handle = ctypes.c_void_p()
-        current().call(
+        current()._call(
             lib.wf_dataset_split,
             text(name),
             examples.shape[1],
@@ -173,7 +173,7 @@ class Data:
 def _opened(settings: Mapping[str, Any]) -> Data:
     with Options("wf_data_settings", settings) as options:
         handle = ctypes.c_void_p()
-        current().run(lib.wf_dataset_open, options.pointer, ctypes.byref(handle))
+        current()._run(lib.wf_dataset_open, options.pointer, ctypes.byref(handle))
     return Data(handle, settings)
 
 

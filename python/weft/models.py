@@ -353,7 +353,7 @@ def _import_files(cls: type[Zoo], paths: Sequence[str | os.PathLike[str]], given
     options = _import_options(given.described_by(given.module), given)
     sources = (ctypes.c_char_p * len(paths))(*[text(path) for path in paths])
     handle = ctypes.c_void_p()
-    current().run(lib.wf_zoo_import_json, sources, len(sources), options, ctypes.byref(handle))
+    current()._run(lib.wf_zoo_import_json, sources, len(sources), options, ctypes.byref(handle))
     return cls._of_handle(handle)
 
 
@@ -364,7 +364,7 @@ def _import_stacked(
     arrays = [np.ascontiguousarray(array) for array in tensors.values()]
     dimensions = [n for array in arrays for n in array.shape]
     handle = ctypes.c_void_p()
-    current().run(
+    current()._run(
         lib.wf_zoo_import_tensors,
         (ctypes.c_char_p * len(arrays))(*[text(name) for name in tensors]),
         (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays]),
@@ -403,7 +403,7 @@ def unfolded(zoo: Zoo) -> Zoo:
 
 def _converted(zoo: Zoo, convert: Any) -> Zoo:
     handle = ctypes.c_void_p()
-    current().call(convert, zoo.arch._handle, ctypes.byref(handle))
+    current()._call(convert, zoo.arch._handle, ctypes.byref(handle))
     arch = Arch._own(handle)
     given = np.ascontiguousarray(zoo.weights)
     made = np.empty((len(zoo), arch.params), np.float32)

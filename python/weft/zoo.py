@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Se
 
 import numpy as np
 
+from ._hub import OnHub, downloaded
 from ._lib import from_text, lib, text, text_or_none
 from ._memory import Array, Owned, TemporaryFolder, view
 from ._options import settings
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Zoo:
+class Zoo(OnHub):
     """Networks of one architecture, in memory or in a mapped file; numpy views of them without
     copies.
 
@@ -36,6 +37,8 @@ class Zoo:
     >>> len(zoo[1:3]), zoo[0]["layers.1.bias"].shape
     (2, (3,))
     """
+
+    _kind = "dataset"
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Zoo:
         """A collection that weft wrote. The file is mapped, not read; with a pattern
         ("part-*.safetensors") all files that match it are one collection, which is read."""
         handle = ctypes.c_void_p()
-        current().call(lib.wf_zoo_open, text(path), ctypes.byref(handle))
+        current()._call(lib.wf_zoo_open, text(path), ctypes.byref(handle))
         return cls._of_handle(handle)
 
     @classmethod
@@ -313,17 +316,17 @@ class Zoo:
             stride[block] = array.strides[0] // 4
         handle = ctypes.c_void_p()
         graph, out = self.arch._handle, ctypes.byref(handle)
-        current().call(lib.wf_zoo_from_tensors, None, graph, base, stride, len(self), out)
+        current()._call(lib.wf_zoo_from_tensors, None, graph, base, stride, len(self), out)
         made = Owned(handle, lib.wf_zoo_free, keep)
         for key, value in self._meta.items():
-            current().call(lib.wf_zoo_set_meta, handle, text(key), text(value))
+            current()._call(lib.wf_zoo_set_meta, handle, text(key), text(value))
         return made
 
     def save(self, path: str | os.PathLike[str], **meta: str) -> str:
         """Write the collection as a safetensors file. The file appears whole or not at all."""
         for key, value in meta.items():
-            current().call(lib.wf_zoo_set_meta, self._c, text(key), text(value))
-        current().run(lib.wf_zoo_save, self._c, text(path))
+            current()._call(lib.wf_zoo_set_meta, self._c, text(key), text(value))
+        current()._run(lib.wf_zoo_save, self._c, text(path))
         return os.fspath(path)
 
     def forward(self, x: Any, index: int | None = None) -> Array:
@@ -376,24 +379,13 @@ class Zoo:
 
     # --- the hub ---
 
-    def save_pretrained(self, folder: str | os.PathLike[str], **card: Any) -> str:
-        """Write the collection with a card as a data set of the Hugging Face hub."""
-        from .hub import save
-
-        return save(self, "dataset", folder, **card)
-
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Zoo:
-        """A collection from a folder or from a data set of the hub."""
-        from .hub import load_zoo
+        """A collection from a folder, or downloaded from a data set of the hub: "owner/name".
 
-        return load_zoo(source, **options)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the collection as a data set."""
-        from .hub import push
-
-        return push(self, repo_id, "dataset", **options)
+        options  of huggingface_hub.snapshot_download: revision, token, cache_dir ...
+        """
+        return cls.open(downloaded(source, "dataset", options))
 
 
 def _cut(arch: Arch, flat: Array) -> dict[str, Array]:
@@ -414,7 +406,7 @@ def _made_again(arch: Arch, weights: Array, order: list[str], meta: dict[str, st
 def _loaded(handle: ctypes.c_void_p, count: int, params: int) -> Array:
     """The weights of a collection in memory of their own."""
     address = ctypes.c_void_p()
-    current().run(lib.wf_zoo_load, handle, 0, count, ctypes.byref(address))
+    current()._run(lib.wf_zoo_load, handle, 0, count, ctypes.byref(address))
     return view(Owned(address, lib.wf_free), address.value or 0, (count, params))
 
 

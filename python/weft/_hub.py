@@ -11,7 +11,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Mapping
 
 from ._files import write_text
 from .errors import InputError, UnsupportedError, UsageError
@@ -53,7 +53,7 @@ def _pictures(evaluation: Evaluation | None, folder: Path) -> list[str]:
     return names
 
 
-def recipe_text(sections: Mapping[str, Mapping[str, Any]]) -> str:
+def _recipe_text(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """Settings as a recipe writes them."""
     lines = []
     for section, values in sections.items():
@@ -111,7 +111,7 @@ def _of_flow(flow: Flow) -> _Contents:
         f"A generator of neural networks ({flow.name}) that weft fitted to trained networks of "
         f"{archs}: {about.get('params', 0)} parameters, {about.get('updates', 0)} updates.",
         {"weft": "flow", **about},
-        recipe_text({name: values or {} for name, values in parts.items()}),
+        _recipe_text({name: values or {} for name, values in parts.items()}),
         'flow = weft.Flow.from_pretrained("{name}")\nnew = flow.sample(50)',
     )
 
@@ -131,43 +131,91 @@ def _of_zoo(zoo: Zoo) -> _Contents:
 _CONTENTS: dict[str, Callable[[Any], _Contents]] = {"model": _of_flow, "dataset": _of_zoo}
 
 
-def save(
-    item: Flow | Zoo,
-    kind: str,
-    folder: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    description: str = "",
-    evaluation: Evaluation | None = None,
-    license: str = "other",
-) -> str:
-    """Write a flow as the folder of a "model", a collection as that of a "dataset"; `evaluation`
-    gives the card its table and pictures."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    item.save(target / FILES[kind])
-    contents = _CONTENTS[kind](item)
-    write_text(target / "config.json", json.dumps(contents.config, indent=1) + "\n")
-    if kind == "model":
-        write_text(target / "recipe.conf", contents.recipe)
-    if evaluation is not None:
-        write_text(target / "report.html", evaluation.html())
-    name = title if title and REPOSITORY.fullmatch(title) else target.name
-    card = _card(
-        kind,
-        title or target.name,
-        description or contents.about,
-        contents.use.replace("{name}", name),
-        evaluation,
-        _pictures(evaluation, target),
-        contents.recipe,
-        license,
-    )
-    write_text(target / "README.md", card)
-    return os.fspath(folder)
+class OnHub:
+    """What can be written as a folder of the Hugging Face hub, and uploaded."""
+
+    _kind: ClassVar[str]  # of the hub's repositories: "model" or "dataset"
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        raise NotImplementedError
+
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        title: str | None = None,
+        description: str = "",
+        evaluation: Evaluation | None = None,
+        license: str = "other",
+    ) -> str:
+        """Write it as a folder of the Hugging Face hub: its file, config.json, a card (README.md).
+
+        title        of the card; None: the folder's name
+        description  in place of the sentence that says what it is
+        evaluation   what weft.evaluate gave: its table and plots go into the card
+        license      as the hub names it: "mit", "apache-2.0" ...
+        """
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        self.save(target / FILES[self._kind])
+        contents = _CONTENTS[self._kind](self)
+        write_text(target / "config.json", json.dumps(contents.config, indent=1) + "\n")
+        if self._kind == "model":
+            write_text(target / "recipe.conf", contents.recipe)
+        if evaluation is not None:
+            write_text(target / "report.html", evaluation.html())
+        name = title if title and REPOSITORY.fullmatch(title) else target.name
+        card = _card(
+            self._kind,
+            title or target.name,
+            description or contents.about,
+            contents.use.replace("{name}", name),
+            evaluation,
+            _pictures(evaluation, target),
+            contents.recipe,
+            license,
+        )
+        write_text(target / "README.md", card)
+        return os.fspath(folder)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        commit_message: str | None = None,
+        title: str | None = None,
+        description: str = "",
+        evaluation: Evaluation | None = None,
+        license: str = "other",
+    ) -> str:
+        """Upload it as "owner/name", as save_pretrained writes it; its path on the hub.
+
+        token  None: the one that huggingface_hub has stored
+        """
+        if not REPOSITORY.fullmatch(repo_id):
+            raise UsageError(f"{repo_id} is no name of a repository: owner/name")
+        api = _hub().HfApi(token=token)
+        with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+            self.save_pretrained(
+                folder,
+                title=title or repo_id,
+                description=description,
+                evaluation=evaluation,
+                license=license,
+            )
+            api.create_repo(repo_id, repo_type=self._kind, private=private, exist_ok=True)
+            api.upload_folder(
+                repo_id=repo_id,
+                repo_type=self._kind,
+                folder_path=folder,
+                commit_message=commit_message or f"weft: {self._kind}",
+            )
+        return f"{'datasets/' if self._kind == 'dataset' else ''}{repo_id}"
 
 
-def _found(source: str | os.PathLike[str], kind: str, options: Mapping[str, Any]) -> Path:
+def downloaded(source: str | os.PathLike[str], kind: str, options: Mapping[str, Any]) -> Path:
     """The file in a folder, or in the hub's repository, which is downloaded."""
     folder = Path(source)
     if not folder.exists():
@@ -182,45 +230,3 @@ def _found(source: str | os.PathLike[str], kind: str, options: Mapping[str, Any]
             f"{folder}: there is no {FILES[kind]}; save_pretrained writes such folders"
         )
     return folder / FILES[kind]
-
-
-def load_flow(source: str | os.PathLike[str], *, zoo: Zoo | None = None, **options: Any) -> Flow:
-    """A flow from a folder, or downloaded; options are those of
-    huggingface_hub.snapshot_download."""
-    from ._generator import Flow
-
-    return Flow(_found(source, "model", options), zoo)
-
-
-def load_zoo(source: str | os.PathLike[str], **options: Any) -> Zoo:
-    """A collection from a folder, or downloaded."""
-    from .zoo import Zoo
-
-    return Zoo.open(_found(source, "dataset", options))
-
-
-def push(
-    item: Flow | Zoo,
-    repo_id: str,
-    kind: str,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    commit_message: str | None = None,
-    **card: Any,
-) -> str:
-    """Upload as a repository of the hub; its address. The token is huggingface_hub's own where
-    none is given."""
-    if not REPOSITORY.fullmatch(repo_id):
-        raise UsageError(f"{repo_id} is no name of a repository: owner/name")
-    api = _hub().HfApi(token=token)
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        save(item, kind, folder, title=card.pop("title", repo_id), **card)
-        api.create_repo(repo_id, repo_type=kind, private=private, exist_ok=True)
-        api.upload_folder(
-            repo_id=repo_id,
-            repo_type=kind,
-            folder_path=folder,
-            commit_message=commit_message or f"weft: {kind}",
-        )
-    return f"{'datasets/' if kind == 'dataset' else ''}{repo_id}"

@@ -134,6 +134,26 @@ except KeyboardInterrupt:
     assert run(RANDOM + code) == "ended\n"
 
 
+def test_ctrl_c_while_the_work_is_being_stopped(zoo, tmp_path, monkeypatch):
+    """The impatient are told what those who press once are told."""
+    interrupt, pressed = lib.wf_interrupt, []
+
+    def again(context):
+        interrupt(context)
+        if not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    def enough(line):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lib, "wf_interrupt", again)
+    path = tmp_path / "flow.safetensors"
+    with pytest.raises(weft.Interrupted, match="the checkpoint is saved"):
+        weft.fit(zoo, updates=10**6, log_every=1, path=path, on_log=enough, **SMALL)
+    assert pressed and weft.Flow.open(path).about["updates"] > 0
+
+
 def test_an_interrupted_fit_without_a_path_stays(zoo):
     def enough(line):
         raise KeyboardInterrupt

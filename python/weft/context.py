@@ -211,10 +211,12 @@ class Context:
                     failure = failure or error
                     lib.wf_interrupt(self._own)
             worker.join()
-        except BaseException:  # Ctrl-C outside of the inner try: when it was pressed before, too
+        except BaseException as error:  # Ctrl-C outside of the inner try, as when it comes again
             given_up = True
             self._stop(worker)
-            raise
+            failure = failure or error
+            if not outcome:
+                raise
         finally:
             self._reports.sink = None
         if isinstance(outcome[0], BaseException):

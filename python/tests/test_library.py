@@ -116,6 +116,10 @@ def test_options_of_the_program_are_keywords():
         "draw some: weft sample a.safetensors -o new.safetensors": (
             'draw some: weft.Flow.open("a.safetensors").sample(n)'
         ),
+        "no recipe of that name; weft help recipes lists them": (
+            'no recipe of that name; "demo" is always there'
+        ),
+        "perturbation needs its collection": "perturbation needs its collection: give zoo=",
         "weft align makes an aligned collection": "weft.align(zoo) makes an aligned collection",
         "a -- b, x--y": "a -- b, x--y",
     }

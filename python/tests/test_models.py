@@ -451,6 +451,23 @@ def test_mixed_architectures():
         weft.Zoo.from_models([MLP(8), sequential()])
 
 
+def test_mixed_activations():
+    """Their tensors are alike: the trace of each module tells."""
+    with pytest.raises(
+        weft.ShapeError, match=r"model 1 is 4-8-3 \(tanh\), not 4-8-3 \(relu\). A Zoo holds one"
+    ):
+        weft.Zoo.from_models([MLP(), MLP(activation=torch.tanh)])
+
+
+def test_files_of_another_module(tmp_path):
+    torch.save(MLP().state_dict(), tmp_path / "net.pt")
+    for other in (sequential, lambda: MLP(9)):
+        with pytest.raises(weft.InputError, match="net.pt: .*give another module="):
+            weft.Zoo.from_models(tmp_path, module=other)
+    with pytest.raises(weft.InputError, match="give another arch="):
+        weft.Zoo.from_models(tmp_path, arch="4-9-3", activation="relu", layers=["first", "out"])
+
+
 def test_mixed_files(tmp_path):
     torch.save(MLP(8).state_dict(), tmp_path / "a.pt")
     torch.save(MLP(9).state_dict(), tmp_path / "b.pt")

@@ -67,6 +67,10 @@ def test_save_open(arch, weights, tmp_path):
     zoo = weft.Zoo.open(path)
     assert np.array_equal(zoo.weights, weights) and zoo.meta["note"] == "hello"
     assert zoo.arch == arch and zoo.path == path
+    with pytest.raises(weft.UsageError, match=r"is a file, .* zoo\[:\].save"):
+        zoo.save(tmp_path / "copy.safetensors", more="words")
+    zoo[:].save(tmp_path / "copy.safetensors", more="words")
+    assert weft.Zoo.open(tmp_path / "copy.safetensors").meta["more"] == "words"
     view = zoo["layers.0.bias"]
     del zoo
     assert np.array_equal(view, weights[:, 8:12])  # the mapping lives as long as its views

@@ -112,6 +112,8 @@ _COMMANDS = (
     (r"weft sample (\S+) -o \S+", r'weft.Flow.open("\1").sample(n)'),
     (r"weft fit (\S+) -o \S+", r'weft.fit(weft.Zoo.open("\1"))'),
     (r"weft zoo import (\S+) .*safetensors", r'weft.Zoo.from_models("\1", module=Net)'),
+    (r"; weft help recipes lists them", '; "demo" is always there'),
+    (r"(\S+) needs its collection$", r"\1 needs its collection: give zoo="),
     (r"a manifest gives them", 'weft.fit({"name": zoo}) gives them'),
 )
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4  # of the largest output, between a module and its description
 MODELS = "give nn.Modules, state_dicts, paths or stacked tensors (flat weights: weft.Zoo(arch, w))"
 AS_IT_IS = {"weft.scale": "none"}  # what the library's importer says of networks
+ONE_ARCHITECTURE = "A Zoo holds one architecture: make one for each, weft.fit takes a list of them"
 COUNTER = "num_batches_tracked"  # of batch norms: part of a state_dict, of no network
 
 
@@ -145,7 +146,7 @@ def from_models(
         states = models
         zoo = _of_states(cls, states, given)
     if verify:
-        _verify(zoo, states, module)
+        _verify(zoo, states, given)
     zoo = _finite(zoo, skip_non_finite)
     return zoo if keep_norm else _folded(zoo)
 
@@ -285,19 +286,18 @@ def _of_stacked(cls: type[Zoo], stacked: Mapping[str, Any], given: _Given) -> Zo
 def _same_shapes(states: Sequence[Mapping[str, Any]]) -> None:
     """All of one architecture, as far as names and shapes tell."""
     first = states[0]
-    advice = "A Zoo holds one architecture: make one for each, weft.fit takes a list of them"
     for index, state in enumerate(states):
         if set(state) != set(first):
             odd = sorted(set(state) ^ set(first))[0]
             raise ShapeError(
                 f"mixed architectures: model {index} and model 0 do not have the same tensors "
-                f"({odd} is in one of them). {advice}"
+                f"({odd} is in one of them). {ONE_ARCHITECTURE}"
             )
         for name, value in state.items():
             if tuple(value.shape) != tuple(first[name].shape):
                 raise ShapeError(
                     f"mixed architectures: {name} is {list(value.shape)} in model {index} and "
-                    f"{list(first[name].shape)} in model 0. {advice}"
+                    f"{list(first[name].shape)} in model 0. {ONE_ARCHITECTURE}"
                 )
 
 
@@ -353,7 +353,12 @@ def _import_files(cls: type[Zoo], paths: Sequence[str | os.PathLike[str]], given
     options = _import_options(given.described_by(given.module), given)
     sources = (ctypes.c_char_p * len(paths))(*[text(path) for path in paths])
     handle = ctypes.c_void_p()
-    current()._run(lib.wf_zoo_import_json, sources, len(sources), options, ctypes.byref(handle))
+    try:
+        current()._run(lib.wf_zoo_import_json, sources, len(sources), options, ctypes.byref(handle))
+    except InputError as error:
+        if given.arch is None:  # the description is that of the module
+            raise InputError(str(error).replace("another arch=", "another module=")) from None
+        raise
     return cls._of_handle(handle)
 
 
@@ -434,10 +439,10 @@ def _finite(zoo: Zoo, skip: bool) -> Zoo:
     )
 
 
-def _verify(zoo: Zoo, models: Sequence[Any], module: Any) -> None:
+def _verify(zoo: Zoo, models: Sequence[Any], given: _Given) -> None:
     """Outputs of the modules and of weft on random inputs."""
     candidates = [(i, m) for i, m in enumerate(models) if _is_module(m)]
-    if not candidates and module is not None:
+    if not candidates and given.module is not None:
         candidates = [(i, None) for i in sorted({0, len(zoo) // 2, len(zoo) - 1})]
     if not candidates:
         return
@@ -445,7 +450,7 @@ def _verify(zoo: Zoo, models: Sequence[Any], module: Any) -> None:
     x = np.random.default_rng(0).standard_normal((4, *zoo.arch.input_shape)).astype(np.float32)
     for index, model in candidates:
         if model is None:
-            model = copy.deepcopy(_instance(module))
+            model = copy.deepcopy(_instance(given.module))
             load(model, zoo, index)
         theirs = _outputs(torch, model, x)
         if not np.isfinite(theirs).all():
@@ -458,12 +463,25 @@ def _verify(zoo: Zoo, models: Sequence[Any], module: Any) -> None:
             )
         error = float(np.abs(theirs - ours).max() / max(1e-6, float(np.abs(theirs).max())))
         if not error <= TOLERANCE:
+            if given.arch is None:
+                _same_layers(index, model, zoo.arch)
             raise InputError(
                 f"model {index} and its description {zoo.arch.text} ({zoo.arch.activation}) "
                 f"differ by {error:.2g} of the largest output on random inputs: the module "
                 f"computes something else. Check arch= and activation= where they are given; hooks "
                 f"of modules are not described"
             )
+
+
+def _same_layers(index: int, model: Any, arch: Arch) -> None:
+    """Refuses a module whose own trace is of another architecture than the collection."""
+    shape = arch.input_shape
+    own = _described(model, shape if len(shape) == 3 else None)
+    if own != arch:
+        raise ShapeError(
+            f"mixed architectures: model {index} is {own.text} ({own.activation}), not {arch.text} "
+            f"({arch.activation}). {ONE_ARCHITECTURE}"
+        )
 
 
 def _outputs(torch: Any, model: Any, x: Array) -> Array:

@@ -323,7 +323,14 @@ class Zoo(OnHub):
         return made
 
     def save(self, path: str | os.PathLike[str], **meta: str) -> str:
-        """Write the collection as a safetensors file. The file appears whole or not at all."""
+        """Write the collection as a safetensors file. The file appears whole or not at all.
+
+        meta  more to keep in the file, of a collection that is in memory"""
+        if meta and not lib.wf_zoo_in_memory(self._c):
+            raise UsageError(
+                f"{self.path or 'the collection'} is a file, and what it says of itself stays: "
+                f"zoo[:].save(path, ...) writes a copy that says more, without scores"
+            )
         for key, value in meta.items():
             current()._call(lib.wf_zoo_set_meta, self._c, text(key), text(value))
         current()._run(lib.wf_zoo_save, self._c, text(path))

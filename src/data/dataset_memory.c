@@ -18,11 +18,15 @@ typedef struct part {
 static wf_status check_part(wf_ctx *ctx, const char *name, const part *from, int inputs,
                             int classes) {
     for (size_t r = 0; r < from->n; r++) {
-        if (from->y[r] < 0 || (classes > 0 && from->y[r] >= classes))
+        if (from->y[r] < 0)
             return wf_fail(ctx, WF_ERR_USAGE,
-                           "%s: row %zu of the %s has label %d; labels count from 0%s", name, r,
-                           from->what, (int)from->y[r],
-                           classes > 0 ? " and stay below the number of classes" : "");
+                           "%s: row %zu of the %s has label %d; labels count from 0", name, r,
+                           from->what, (int)from->y[r]);
+        if (classes > 0 && from->y[r] >= classes)
+            return wf_fail(ctx, WF_ERR_USAGE,
+                           "%s: row %zu of the %s has label %d; there are %d classes, labelled 0 "
+                           "to %d",
+                           name, r, from->what, (int)from->y[r], classes, classes - 1);
         for (int i = 0; i < inputs; i++)
             if (!isfinite(from->x[r * (size_t)inputs + (size_t)i]))
                 return wf_fail(ctx, WF_ERR_INPUT,

@@ -264,16 +264,25 @@ void wf__run_recipe_free(wf_run_recipe *recipe) {
     *recipe = (wf_run_recipe){0};
 }
 
-/* A recipe without [data] stays one: a section that names no data set would be refused. */
+/* A recipe without [data] stays one: a section that names no data set would be refused. With a
+ * manifest the numbers of networks are the tasks' own, unless the recipe says them. */
 typedef struct resolution {
     wf_recipe *recipe;
-    bool has_data;
+    const wf_run_recipe *from;
 } resolution;
+
+static bool left_to_tasks(const wf_run_recipe *from, const wf_setting *row) {
+    return from->manifest != NULL && strcmp(row->section, "zoo") == 0 &&
+           (strcmp(row->key, "count") == 0 || strcmp(row->key, "held_out") == 0) &&
+           !wf_recipe_has(from->source, row->section, row->key);
+}
 
 static void put_in_recipe(void *to, const wf_setting *row, const char *value) {
     resolution *r = to;
     if (row->type == WF_SETTING_TEXT && *value == '\0') return;
-    if (!r->has_data && strcmp(row->section, "data") == 0) return;
+    if (strcmp(row->section, "data") == 0 && !wf_recipe_has_section(r->from->source, "data"))
+        return;
+    if (left_to_tasks(r->from, row)) return;
     if (r->recipe == NULL || wf_recipe_set(NULL, r->recipe, row->section, row->key, value) == WF_OK)
         return;
     wf_recipe_free(r->recipe); /* no memory */
@@ -299,7 +308,7 @@ static void name_for_comment(const char *name, char *out) {
 char *wf__run_recipe_resolved(const wf_run_recipe *recipe) {
     wf_recipe *full = NULL;
     if (wf_recipe_parse(NULL, recipe->name, "", 0, &full) != WF_OK) return NULL;
-    resolution to = {full, wf_recipe_has_section(recipe->source, "data")};
+    resolution to = {full, recipe};
     each_setting(recipe, put_in_recipe, &to);
     full = to.recipe;
     char *settings = full == NULL ? NULL : wf_recipe_text(full), *text = NULL;

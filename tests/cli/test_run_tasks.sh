@@ -53,6 +53,11 @@ assert abs(eval["gaps"][1]["gap"] - gap) < 1e-9 and eval["gaps"][1]["collections
 check "its networks are collections" "$weft" zoo export runs/all/nets/moons-x0.5.safetensors -i 1 \
     -o net.safetensors
 expect run-again 0 "training: done before" "$weft" run all.conf
+# The recipe that a run leaves makes the same run: the tasks keep their numbers of networks.
+expect run-resolved 0 "training: done before" "$weft" run runs/all/recipe.conf -o runs/all
+check "held-out networks, too" grep -q "held-out: done before" "$scratch/err"
+check "a count that is said stays" sh -c '"$0" run all.conf --set zoo.count=20 -o counted -q >/dev/null &&
+    grep -q "^count = 20" counted/recipe.conf' "$weft"
 cp -r runs/all before
 rm runs/all/nets/spirals-x1.safetensors runs/all/zoos/moons.safetensors
 expect run-mends 0 "held-out: done before" "$weft" run all.conf

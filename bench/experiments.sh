@@ -41,12 +41,13 @@
 #   lstar            the paper's layout and settings at three sizes of the sweep
 #   leads            karhunen: single settings beside the recipe's; other batches and widths in the
 #                    same time
-#   mnist-fresh      recipes/mnist-fresh.conf as it is; then 1, 3, 10, 30 times 10,000 distinct
-#                    networks at equal total time
-#   karhunen-fresh   the same on karhunen, with 12,000
+#   karhunen-fresh   recipes/karhunen-fresh.conf; with BUDGET as many updates as fit
+#   mnist-fresh      recipes/mnist-fresh.conf likewise
+#   karhunen-distinct  1, 3, 10, 30 times 12,000 distinct networks at equal total time
+#   mnist-distinct   the same on MNIST, with 10,000
 #   mnist-fixed      10,000 stored networks: weight decay, dropout, weights of the lowest validation
 #                    loss, a shorter EMA, a smaller field
-#   karhunen-fixed   the same on karhunen, with 12,000, judged against all
+#   karhunen-fixed   the same on karhunen, with FIXED networks (12,000), judged against all
 #   openml20         20 tasks from one flow: the recipe, fresh networks, wider fields, more of
 #                    letter, a larger batch; in equal time
 #   acs              between two domains: the recipe, fresh networks, attention, a slower time code;
@@ -54,7 +55,7 @@
 #                    refinement
 #   paper            the paper's own settings on karhunen, acs, mnist, mnist aligned, openml20; with
 #                    BUDGET each gets a part of the time as its full length asks for.
-#                    These seven run only when asked for; the last three take WEFT_DATA
+#                    These nine run only when asked for; the last three take WEFT_DATA
 #   refinement       ways to sample and schedules of refinement, of the best flow on karhunen so far
 #                    and of MNIST's
 #
@@ -70,7 +71,9 @@
 #   OUT    where all goes (runs/experiments)    COUNT   networks drawn (100)
 #   JOBS   runs side by side (1)                SETTINGS  for every run: "model.node=32 ..."
 #   KARHUNEN, MNIST, DIGITS, RUN_LENGTH   networks in the collections (50000, 10000, 500, 200)
-#   SIZES  of the sweep
+#   SIZES  of the sweep                         UPDATES  of a run, in place of those planned: for a
+#                                               run that goes over two calls, or a rehearsal
+#   FIXED  networks of karhunen-fixed: 300, say, for a collection of a user's size
 #   BATCH  networks an update (256); with little time 64 and more updates come further: seeing
 #          64,000 networks the demo's flow reaches JWS 0.61 direct in 250 updates of 256, 0.73 in
 #          1,000 of 64, 0.76 in 4,000 of 16
@@ -168,7 +171,7 @@ milliseconds() {
 # Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left
 # is for these runs, which go in rounds of $jobs.
 plan() {
-    if [ -z "${BUDGET:-}" ]; then updates=$4; else
+    if [ -n "${UPDATES:-}" ]; then updates=$UPDATES; elif [ -z "${BUDGET:-}" ]; then updates=$4; else
         updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v share="$share" \
             -v seconds="$(($(left) - ${aside:-0} - ${RESERVE:-0}))" -v jobs="$jobs" 'BEGIN {
             side = runs < jobs ? runs : jobs
@@ -178,6 +181,8 @@ plan() {
     fi
     estimate=$(awk -v u="$updates" -v ms="$2" -v over="$3" -v jobs="$jobs" -v runs="$1" 'BEGIN {
         printf "%.0f", (runs < jobs ? runs : jobs) * u * ms / 1000 + over }')
+    # Told how many: a run may go over several calls, so it begins in any case.
+    [ -z "${UPDATES:-}" ] || estimate=0
     note "$1 runs of $updates updates, $2 ms each where runs share the time: $estimate s a run"
 }
 
@@ -376,32 +381,66 @@ run_mnist_leads() {
     table mnist-leads "$out/mnist-base/" "$out"/mnist-lead-*/
 }
 
-# Fresh networks. RECIPE NAME MS-AN-UPDATE MS-A-NETWORK NETWORKS SETTINGS: the recipe as it is, then
-# NETWORKS times 1, 3, 10, 30 distinct ones in the time of $updates updates alone.
+# Milliseconds of a network, as measured on one H200, where no update is timed with them.
+karhunen_each=0.021
+mnist_each=0.77
+# NAME RECIPE MS-AN-UPDATE MS-A-NETWORK NETWORKS-AN-UPDATE POOL SECONDS-BESIDE FULL SETTINGS: the
+# recipe; its pool is filled first.
 fresh() {
-    recipe=$1 name=$2 ms=$3 each=$4 networks=$5
-    shift 5
-    echo "$name 1500 $recipe $*"
-    for times in 30 1 10 3; do
-        echo "$name-${times}x $estimate $recipe $* eval.controls=no train.fresh_pool=$networks $(awk -v u="$updates" -v ms="$ms" \
-            -v each="$each" -v n="$networks" -v times=$times 'BEGIN {
-            made = u - n * (times - 1) * each / ms
-            print "train.updates=" int(made), "train.fresh_rate=" (times > 1 ? n * (times - 1) / made : 1e-9) }')"
-    done
+    name=$1 recipe=$2
+    plan 1 "$(awk "BEGIN { print $3 + $4 * $5 }")" "$(awk "BEGIN { print $7 + $4 * $6 / 1000 }")" "$8"
+    shift 8
+    echo "$name $estimate $recipe $* train.updates=$updates" | together
+    table "$name" "$out/$name/" && cat "$out/$name.txt"
 }
-run_mnist_fresh() {
-    need_mnist
-    own_ms=$(milliseconds 1 mnist.conf "$out/mnist.safetensors" train.batch=128)
-    [ -n "$own_ms" ] || stop "mnist-fresh: the timed training failed"
-    plan 4 "$own_ms" 30 20000
-    fresh mnist-fresh.conf mnist-fresh "$own_ms" 0.77 "$mnist" train.batch=128 | together
-    table mnist-fresh "$out"/mnist-fresh*/
+# NAME COUNT SETTINGS: $own_ms of an update on some of NAME's networks, and $own for a run that trains
+# its own: COUNT networks to judge against, 100 held-out ones after them, then fresh ones.
+own_networks() {
+    own=$1 count=$2
+    shift 2
+    own_ms=0 # nothing is planned where the updates are told
+    if [ -z "${UPDATES:-}" ]; then
+        collection "$own.conf" "some-$own" $((count < 1000 ? count : 1000))
+        own_ms=$(milliseconds 1 "$own.conf" "$out/some-$own.safetensors" "$@")
+        [ -n "$own_ms" ] || stop "$own: the timed training failed"
+    fi
+    own="zoo.count=$count zoo.held_out=100"
 }
 run_karhunen_fresh() {
-    need_karhunen
-    plan 4 "$k_ms" 5 20000
-    fresh karhunen-fresh.conf karhunen-fresh "$k_ms" 0.021 "$middle" train.batch="$batch" | together
-    table karhunen-fresh "$out"/karhunen-fresh*/
+    own_networks karhunen "$karhunen"
+    fresh karhunen-fresh karhunen-fresh.conf "$own_ms" $karhunen_each 32 64000 10 170000 "$own"
+}
+run_mnist_fresh() {
+    own_networks mnist "$mnist" train.batch=128
+    fresh mnist-fresh mnist-fresh.conf "$own_ms" $mnist_each 5 32000 50 55000 "$own" train.batch=128
+}
+# NAME RECIPE MS-AN-UPDATE MS-A-NETWORK NETWORKS SETTINGS: NETWORKS times 1, 3, 10, 30 distinct ones
+# in the time of $updates updates alone.
+distinct() {
+    name=$1 recipe=$2 ms=$3 each=$4 networks=$5
+    shift 5
+    for times in 30 1 10 3; do
+        echo "$name-${times}x $estimate $recipe $* eval.controls=no train.fresh_pool=$networks" \
+            "$(awk -v u="$updates" -v ms="$ms" -v each="$each" -v n="$networks" -v times=$times 'BEGIN {
+            made = u - (ms > 0 ? n * (times - 1) * each / ms : 0)
+            if (made < 1) exit 1
+            print "train.updates=" int(made), "train.fresh_rate=" (times > 1 ? n * (times - 1) / made : 1e-9) }' ||
+                echo none)"
+    done | grep -v ' none$'
+}
+run_mnist_distinct() {
+    own_networks mnist "$mnist" train.batch=128
+    plan 4 "$own_ms" 40 20000
+    distinct mnist-distinct mnist-fresh.conf "$own_ms" $mnist_each "$mnist" "$own" \
+        train.batch=128 | together
+    table mnist-distinct "$out"/mnist-distinct*/
+}
+run_karhunen_distinct() {
+    own_networks karhunen "$karhunen"
+    plan 4 "$own_ms" 7 20000
+    distinct karhunen-distinct karhunen-fresh.conf "$own_ms" $karhunen_each "$middle" "$own" |
+        together
+    table karhunen-distinct "$out"/karhunen-distinct*/
 }
 # What holds the gap shut on a stored collection, three seeds where a difference is to be claimed:
 # NAME RUN SETTINGS-OF-A-SMALL-FIELD
@@ -426,7 +465,8 @@ run_mnist_fixed() {
 run_karhunen_fixed() {
     need_karhunen
     plan 12 "$k_ms" 5 20000
-    fixed karhunen-fixed "$estimate karhunen.conf $k train.limit=$middle train.updates=$updates" \
+    fixed karhunen-fixed \
+        "$estimate karhunen.conf $k train.limit=${FIXED:-$middle} train.updates=$updates" \
         "$(width 32)" | together
     table karhunen-fixed "$out"/karhunen-fixed*/
 }
@@ -434,12 +474,12 @@ run_karhunen_fixed() {
 # Sets `limit` and `estimate` for RUNS runs of equal time with SECONDS beside the training, PART of
 # the time left: with BUDGET train.max_seconds, to which the schedule is shortened.
 timed() {
-    limit= estimate=$2
+    limit=${UPDATES:+train.updates=$UPDATES} estimate=$2
     [ -n "${BUDGET:-}" ] || return 0
     seconds=$(awk -v left="$(left)" -v part="$3" -v rounds=$((($1 + jobs - 1) / jobs)) -v beside="$2" 'BEGIN {
         s = int(0.96 * left * part / rounds - beside)
         print (s < 1 ? 1 : s) }')
-    limit=train.max_seconds=$seconds
+    limit="$limit train.max_seconds=$seconds"
     estimate=$((seconds + $2))
     note "$seconds s of training a run"
 }
@@ -509,7 +549,7 @@ as_long() {
     ms=$(milliseconds 1 karhunen.conf "$out/karhunen.safetensors" train.limit="$middle" "$@")
     [ -n "$ms" ] || stop "leads: the timed training with $* failed"
     awk -v updates="$base_updates" -v base="$alone" \
-        -v ms="$ms" 'BEGIN { print int(updates * base / ms) }'
+        -v ms="$ms" 'BEGIN { u = int(updates * base / ms); print (u < 1 ? 1 : u) }'
 }
 width() { echo "model.node=$1 model.edge=$1 model.time=$1"; }
 run_leads() {
@@ -833,7 +873,7 @@ export THREADS=$(($(nproc) / jobs > 0 ? $(nproc) / jobs : 1))
 # Weights of the experiments in the time; what one leaves over goes to those behind it.
 weight() {
     case $1 in sweep) echo 30 ;; mnist) echo 25 ;; \
-        mnist-ablations | mnist-alignment | mnist-leads | *-fresh | *-fixed | openml20 | acs | paper) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
+        mnist-ablations | mnist-alignment | mnist-leads | *-fresh | *-distinct | *-fixed | openml20 | acs | paper) echo 15 ;; refinement) echo 2 ;; *) echo 9 ;; esac
 }
 while [ $# -gt 0 ]; do
     asked=$* total=0
@@ -844,13 +884,10 @@ while [ $# -gt 0 ]; do
     case "$asked " in *" refinement "*) export RESERVE=12 ;; *) RESERVE=0 ;; esac
     case $1 in
     sweep | mnist | alignment | ablations | lstar | leads | refinement) "run_$1" ;;
-    mnist-ablations) run_mnist_ablations ;;
-    mnist-leads) run_mnist_leads ;;
-    mnist-alignment) run_mnist_alignment ;;
-    mnist-fresh) run_mnist_fresh ;;
-    karhunen-fresh) run_karhunen_fresh ;;
-    mnist-fixed) run_mnist_fixed ;;
-    karhunen-fixed) run_karhunen_fixed ;;
+    mnist-* | karhunen-*)
+        run=run_$(echo "$1" | tr - _)
+        command -v "$run" >/dev/null || { echo "no experiment $1" >&2 && exit 2; }
+        "$run" ;;
     openml20 | acs | paper) "run_$1" ;;
     *) echo "no experiment $1" >&2 && exit 2 ;;
     esac

@@ -10,6 +10,8 @@
 #   decay    weight decay 0, 0.1 and 0.3 at UPDATES=7000, fitted to 300 and to 2,000 networks
 #   small    300 networks as `weft fit` takes them, 30 of them set aside: two fields, weight
 #            decay, and which weights sample; judged against 2,000 networks that the flow never saw
+#   gap      the same 300 networks, and 300 with tanh: what holds a field that memorises them open
+#            to new ones; GAP_UPDATES (4000) of 16, wide fields first
 #   fresh    the demo and digits at equal total time with 1, 3, 10 and 30 times the networks
 #   table    a line for each finished run of those named, or of all
 #
@@ -72,10 +74,10 @@ decay() {
     done
 }
 
-# NAME SECTION.KEY=VALUE ...: a flow fitted to $out/small-own, and for each kind of weights a line
+# NAME SECTION.KEY=VALUE ...: a flow fitted to $out/$set-own, and for each kind of weights a line
 # for direct networks and one for refined ones.
 small_run() {
-    name=small-$1
+    name=$set-$1
     shift
     [ ! -f "$out/$name.jsonl" ] || return 0
     for setting in train.seed="$seed" model.seed="$seed" train.weights=validation \
@@ -84,9 +86,9 @@ small_run() {
         set -- "$@" --set "$setting"
     done
     while [ "$1" != --set ]; do shift; done
-    "$weft" train "$bench/../recipes/demo.conf" --zoo "$out/small-own.safetensors" -q \
+    "$weft" train "$bench/../recipes/demo.conf" --zoo "$out/$set-own.safetensors" -q \
         -o "$out/$name.safetensors" --threads "${THREADS:-1}" "$@" 2>"$out/$name.txt" || exit 1
-    for weights in final ema validation; do
+    for weights in ${kinds:-final ema validation}; do
         kept=$out/$name-$weights.safetensors
         python3 "$bench/keep_weights.py" "$out/$name.safetensors" $weights "$kept" || exit 1
         small_rows "$name" $weights none
@@ -97,24 +99,29 @@ small_run() {
 }
 # NAME WEIGHTS REFINEMENT: one row, on one line.
 small_rows() {
-    nets=$out/small-drawn.safetensors
+    nets=$out/$name-drawn.safetensors
     "$weft" sample "$kept" -n 100 --solver euler --steps 40 --refine "$3" --seed "$seed" \
         -o "$nets" --force -q \
         --threads "${THREADS:-1}" >/dev/null &&
-        "$weft" eval --zoo "$out/small-unseen.safetensors" --nets "$nets" --name "$1 $2 $3" \
+        "$weft" eval --zoo "$out/$set-unseen.safetensors" --nets "$nets" --name "$1 $2 $3" \
         -q --json \
             --data "$bench/../recipes/demo.conf" --threads "${THREADS:-1}" | tr -d '\n' |
             tr -s ' ' || exit 1
     echo
 }
+# SET SECTION.KEY=VALUE ...: 300 networks to fit, 2,000 to judge against, 100 held-out ones.
+small_networks() {
+    set=$1
+    shift
+    [ ! -f "$out/$set-unseen.safetensors" ] || return 0
+    zoo=$out/$set-zoo.safetensors
+    "$weft" zoo train "$bench/../recipes/demo.conf" -n 2400 -o "$zoo" -q "$@" &&
+        "$weft" zoo subset "$zoo" -i 0-299 -o "$out/$set-own.safetensors" -q &&
+        "$weft" zoo subset "$zoo" -i 2300-2399 -o "$out/$set-held-out.safetensors" -q &&
+        "$weft" zoo subset "$zoo" -i 300-2299 -o "$out/$set-unseen.safetensors" -q || exit 1
+}
 small() {
-    zoo=$out/small-zoo.safetensors
-    if [ ! -f "$out/small-unseen.safetensors" ]; then
-        "$weft" zoo train "$bench/../recipes/demo.conf" -n 2400 -o "$zoo" -q &&
-            "$weft" zoo subset "$zoo" -i 0-299 -o "$out/small-own.safetensors" -q &&
-            "$weft" zoo subset "$zoo" -i 2300-2399 -o "$out/small-held-out.safetensors" -q &&
-            "$weft" zoo subset "$zoo" -i 300-2299 -o "$out/small-unseen.safetensors" -q || exit 1
-    fi
+    small_networks small
     for rate in 0.1 0; do
         for seed in $seeds; do
             small_run "narrow-$rate-$seed" train.weight_decay=$rate train.batch=16 \
@@ -126,6 +133,27 @@ small() {
             model.time=64 model.blocks=4 \
             train.batch=16 train.updates=3000
     done
+}
+
+# Signs under tanh; a field that memorises 270 networks, and what may keep it from that; layers by
+# what their errors cost.
+gap() {
+    many="train.batch=16 train.updates=${GAP_UPDATES:-4000}"
+    wide="$many model.node=64 model.edge=64 model.time=64 model.blocks=4"
+    kinds="ema validation"
+    # shellcheck disable=SC2086
+    for seed in $seeds; do
+        small_networks tanh --set zoo.activation=tanh
+        small_run "gap-base-$seed" $many
+        small_run "gap-signs-$seed" $many train.signs=yes
+        small_networks small
+        small_run "gap-wide-$seed" $wide
+        small_run "gap-dropout-$seed" $wide model.dropout=0.1
+        small_run "gap-decay-$seed" $wide train.weight_decay=0.1
+        small_run "gap-base-$seed" $many
+        small_run "gap-errors-$seed" $many train.loss_by=errors
+    done
+    kinds=
 }
 
 # NAME UPDATES NETWORKS POOL: distinct networks in the time of $updates updates alone. An update of
@@ -165,7 +193,7 @@ table() { python3 "$bench/cpu_table.py" "$out" "$@"; }
 for experiment in "$@"; do
     case $experiment in
         time) time_code ;;
-        decay | fixed | fresh | small) $experiment ;;
+        decay | fixed | fresh | gap | small) $experiment ;;
         table) table ;;
         *) echo "no experiment $experiment" >&2 && exit 2 ;;
     esac

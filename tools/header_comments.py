@@ -75,7 +75,7 @@ def missing(name, result, arguments, said):
             yield "whom the result belongs to"
         if "NULL" not in said:
             yield "when the result is NULL"
-    if name.endswith("_free") and "NULL" not in said:
+    if name.endswith("_free") and not re.search(r"accepts? NULL|NULL is fine", said, re.I):
         yield "that it accepts NULL"
 
 

@@ -40,8 +40,9 @@ typedef struct wf_comm_desc {
 /* Joins the processes that a launcher started together. *out NULL with WF_OK: this process stands
  * alone, at no cost. Fails when ranks differ in build, instruction set or arguments, and when there
  * are several but this build has no MPI.
- * *out is the caller's: wf_comm_leave(). Returns WF_OK, WF_ERR_RANK (ranks differ, or one was
- * lost), WF_ERR_UNSUPPORTED (no MPI in this build) or WF_ERR_MEMORY; `sentence` says which. */
+ * *out is the caller's: wf_comm_leave(). Returns WF_OK, WF_ERR_USAGE (ranks differ), WF_ERR_RANK
+ * (one was lost), WF_ERR_UNSUPPORTED (no MPI in this build) or WF_ERR_MEMORY; `sentence` says
+ * which. */
 WF_API wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out,
                               char sentence[WF_COMM_SENTENCE]);
 /* The last call. Waits until all ranks are here. Fails when another rank gave up after this one's

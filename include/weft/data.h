@@ -123,8 +123,8 @@ WF_API void wf_fetched_free(wf_fetched *fetched);
  *       Folktables does), or an http(s) address.
  * out   free it with wf_fetched_free, also after a failure.
  * Returns WF_OK, WF_ERR_USAGE (a name that means nothing), WF_ERR_INPUT (the server's answer, a
- * wrong checksum), WF_ERR_UNSUPPORTED, WF_ERR_INTERRUPTED (the next call goes on), WF_ERR_DISK or
- * WF_ERR_MEMORY. */
+ * wrong checksum), WF_ERR_FAILED (the server or the network), WF_ERR_LOCKED, WF_ERR_UNSUPPORTED,
+ * WF_ERR_INTERRUPTED (the next call goes on), WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_data_fetch(wf_ctx *ctx, const char *what, const wf_fetch_desc *desc,
                                wf_fetched *out);
 

@@ -56,7 +56,7 @@ WF_API void wf_points_free(wf_points *points);
 
 /* The collection itself: accuracy and IoU over all of it, WCS over the cloud, all leave-one-out.
  * points: of the cloud; NULL, or freed by wf_points_free().
- * Returns WF_OK, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+ * Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_reference(wf_ctx *ctx, const wf_reference *reference, wf_eval_row *row,
                                    wf_points *points);
 /* Networks (n, n_params). points: NULL, or freed by wf_points_free().
@@ -84,7 +84,8 @@ WF_API wf_status wf_eval_json(wf_ctx *ctx, const wf_reference *reference, const 
 /* Scores (n) and error bits (n, (n_test+7)/8) of networks on the test part; bit r%8 of byte r/8
  * is set where the prediction of example r is wrong. scores and errors may be NULL.
  * Returns WF_OK, WF_ERR_SHAPE (data for other networks), WF_ERR_INPUT (no test part),
- * WF_ERR_USAGE (ROC AUC of more than two classes), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+ * WF_ERR_USAGE (ROC AUC of more than two classes), WF_ERR_UNSUPPORTED (a forward pass of more than
+ * 4 GB), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const float *weights,
                                    size_t n, const wf_dataset *data, wf_score score, float *scores,
                                    uint8_t *errors);
@@ -92,7 +93,8 @@ WF_API wf_status wf_score_networks(wf_ctx *ctx, const wf_graph *graph, const flo
  * Returns as wf_score_networks. */
 WF_API wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
                            const wf_dataset *data, float *logits);
-/* Returns WF_OK, WF_ERR_USAGE (ROC AUC of more than two classes) or WF_ERR_MEMORY. */
+/* Returns WF_OK, WF_ERR_INPUT (no test part), WF_ERR_USAGE (ROC AUC of more than two classes) or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_dataset *data,
                                  wf_score score, float *scores, uint8_t *errors);
 /* Ties count one half; NaN with one class. */
@@ -162,10 +164,12 @@ typedef struct wf_mix {
 /* a, b: collections of one architecture; data: n_data sets, judged on one by one.
  * Free *out with wf_mix_free, also after a failure.
  * desc NULL means the defaults. Returns WF_OK, WF_ERR_USAGE (desc), WF_ERR_SHAPE (other
- * architectures, data for other networks), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+ * architectures, data for other networks), WF_ERR_INPUT (a damaged collection, values that are not
+ * finite, no test part), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_eval_mix(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b,
                              const wf_dataset *const *data, int n_data, const wf_mix_desc *desc,
                              wf_mix *out);
+/* Frees what it holds, not itself; accepts NULL. */
 WF_API void wf_mix_free(wf_mix *mix);
 
 WF_END_C

@@ -59,7 +59,7 @@ WF_API wf_fit_desc wf_fit_desc_paper(void); /* AdamW, plain, independent */
  * continued, bit for bit. On WF_ERR_INTERRUPTED and WF_ERR_DIVERGED the last good checkpoint is
  * kept there. out may be NULL. Everything is borrowed for the call; *out, where it is wanted, is
  * the caller's. Returns WF_OK, WF_ERR_USAGE (settings), WF_ERR_INPUT (a collection, a checkpoint of
- * other settings), WF_ERR_SHAPE, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_DISK,
+ * other settings), WF_ERR_SHAPE, WF_ERR_DIVERGED, WF_ERR_INTERRUPTED, WF_ERR_LOCKED, WF_ERR_DISK,
  * WF_ERR_UNSUPPORTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_fit(wf_ctx *ctx, const wf_source *sources, int n_sources,
                              const wf_field_desc *field, const wf_fit_desc *desc, const char *path,
@@ -148,7 +148,8 @@ typedef struct wf_sample_stats {
  * direct   the networks before refinement; may be NULL.
  * stats    may be NULL.
  * Returns WF_OK, WF_ERR_USAGE (desc, a condition), WF_ERR_UNSUPPORTED (layers that the flow does
- * not know), WF_ERR_SOLVER, WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+ * not know), WF_ERR_DIVERGED (a network or its velocity is not finite), WF_ERR_SOLVER,
+ * WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_flow_sample(wf_ctx *ctx, wf_flow *flow, const wf_graph *graph,
                                 const float *cond, size_t n, const wf_sample_desc *desc,
                                 float *weights, float *direct, wf_sample_stats *stats);
@@ -171,11 +172,12 @@ WF_API wf_status wf_flow_velocity(wf_ctx *ctx, wf_flow *flow, const wf_graph *gr
 WF_API wf_status wf_flow_json(wf_ctx *ctx, const wf_flow *flow, char **out);
 
 /* Control generators: what a generated network must beat. Each writes weights (n, n_params).
- * Returns WF_OK or WF_ERR_MEMORY. */
+ * Returns WF_OK or WF_ERR_USAGE (more than 2^32 - 1 networks). */
 WF_API wf_status wf_control_random(wf_ctx *ctx, const wf_graph *graph, size_t n, uint64_t seed,
                                    float *weights);
 /* Training networks plus sigma * N(0,1) in group-normalised space.
- * Returns WF_OK, WF_ERR_INPUT (a damaged collection), WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
+ * Returns WF_OK, WF_ERR_USAGE (sigma below 0), WF_ERR_INPUT (a damaged collection),
+ * WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_control_perturb(wf_ctx *ctx, const wf_zoo *zoo, double sigma, size_t n,
                                     uint64_t seed, float *weights);
 /* Means of pairs, of unmatched or of Re-Basin-matched networks.
@@ -187,8 +189,8 @@ WF_API wf_status wf_control_average(wf_ctx *ctx, const wf_zoo *zoo, bool matched
 /* Pairs of networks of two collections of one architecture, drawn without repeats until one
  * collection is used up. from, to (n, n_params): each `to` is matched to its `from` in `sweeps`
  * sweeps; 0: it is not matched.
- * Returns WF_OK, WF_ERR_SHAPE (two architectures), WF_ERR_INPUT, WF_ERR_INTERRUPTED or
- * WF_ERR_MEMORY. */
+ * Returns WF_OK, WF_ERR_USAGE (sweeps), WF_ERR_SHAPE (two architectures), WF_ERR_INPUT,
+ * WF_ERR_INTERRUPTED or WF_ERR_MEMORY. */
 WF_API wf_status wf_control_pairs(wf_ctx *ctx, const wf_zoo *a, const wf_zoo *b, int sweeps,
                                   size_t n, uint64_t seed, float *from, float *to);
 

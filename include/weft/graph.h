@@ -170,8 +170,8 @@ WF_API wf_status wf_graph_parse(wf_ctx *ctx, const char *text, const char *activ
 /* The description as JSON: docs/formats.md has its keys. wf_graph_json is free()d by the caller.
  * Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_json(wf_ctx *ctx, const wf_graph *graph, char **out);
-/* Returns WF_OK, WF_ERR_USAGE, WF_ERR_SHAPE or WF_ERR_MEMORY; *out is then NULL, else the
- * caller's: wf_graph_free(). */
+/* Returns WF_OK, WF_ERR_USAGE, WF_ERR_SHAPE, WF_ERR_INPUT (more text than a description can have)
+ * or WF_ERR_MEMORY; *out is then NULL, else the caller's: wf_graph_free(). */
 WF_API wf_status wf_graph_from_json(wf_ctx *ctx, const char *json, unsigned flags, wf_graph **out);
 
 /* A copy, the caller's: wf_graph_free(). Returns WF_OK or WF_ERR_MEMORY. */
@@ -243,7 +243,7 @@ WF_API void wf_graph_permute_inverse(const wf_graph *graph, const uint32_t *perm
                                      float *out);
 
 /* Logits (n, outputs) of inputs x (n, inputs) under flat parameters w.
- * Returns WF_OK or WF_ERR_MEMORY. */
+ * Returns WF_OK, WF_ERR_UNSUPPORTED (a forward pass of more than 4 GB) or WF_ERR_MEMORY. */
 WF_API wf_status wf_graph_forward(wf_ctx *ctx, const wf_graph *graph, const float *w,
                                   const float *x, size_t n, float *logits);
 
@@ -255,12 +255,14 @@ typedef struct wf_norm {
 } wf_norm;
 
 /* weights (count, n_params). A block whose entries are all equal gets std 1.
- * wf_norm_free() what *out holds. Returns WF_OK or WF_ERR_MEMORY. */
+ * wf_norm_free() what *out holds. Returns WF_OK, WF_ERR_SHAPE (no networks), WF_ERR_INPUT (values
+ * that are not finite) or WF_ERR_MEMORY. */
 WF_API wf_status wf_norm_fit(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t count,
                              wf_norm *out);
 /* wf_norm_free() what *out holds. Returns WF_OK or WF_ERR_MEMORY. */
 WF_API wf_status wf_norm_create(wf_ctx *ctx, int n, wf_norm *out); /* zeros */
-WF_API void wf_norm_free(wf_norm *norm);                           /* what it holds, not itself */
+/* Frees what it holds, not itself; accepts NULL. */
+WF_API void wf_norm_free(wf_norm *norm);
 WF_API void wf_norm_apply(const wf_norm *norm, const wf_graph *graph, const float *in,
                           float *out); /* (w - mean) / std */
 WF_API void wf_norm_invert(const wf_norm *norm, const wf_graph *graph, const float *in, float *out);

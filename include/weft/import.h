@@ -110,8 +110,8 @@ WF_API wf_status wf_zoo_open_networks(wf_ctx *ctx, const char *path, const wf_gr
  *        Tensors are NAME.weight and NAME.bias.
  * Batch norms that an import folded are written under their names, as norms that change nothing
  * but by their bias; the network computes the same.
- * Returns WF_OK, WF_ERR_USAGE (no such network, a wrong number of names), WF_ERR_DISK or
- * WF_ERR_MEMORY. */
+ * Returns WF_OK, WF_ERR_USAGE (no such network, a wrong number of names), WF_ERR_UNSUPPORTED (too
+ * large for torch.save's container), WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_export(wf_ctx *ctx, const wf_zoo *zoo, size_t index, const char *path,
                                const char *names);
 

@@ -46,7 +46,8 @@ WF_API bool wf_recipe_has_section(const wf_recipe *recipe, const char *section);
 WF_API wf_status wf_recipe_string(wf_ctx *ctx, wf_recipe *recipe, const char *section,
                                   const char *key, const char **value);
 /* Read every setting of a table that the recipe has; absent ones stay as they are.
- * Texts belong to the recipe. Returns WF_OK, WF_ERR_INPUT or, for an override, WF_ERR_USAGE. */
+ * Texts belong to the recipe. Returns WF_OK, WF_ERR_INPUT, for an override WF_ERR_USAGE, or
+ * WF_ERR_MEMORY. */
 WF_API wf_status wf_recipe_settings(wf_ctx *ctx, wf_recipe *recipe, const wf_setting *rows,
                                     void *desc);
 /* Refuses a value that only the caller can judge: fails with file, line, key, what was found, and

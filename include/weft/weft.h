@@ -6,6 +6,10 @@
  *     function, which accepts NULL; on failure *out is NULL. Texts and arrays that are handed over
  *     go to wf_free(). What a getter returns belongs to the object it was asked of.
  *   - A status other than WF_OK leaves a sentence in the context (wf_last_error).
+ *   - Any call that computes, reads or writes returns WF_ERR_INTERRUPTED after wf_interrupt(), and
+ *     WF_ERR_RANK or the status of a process that shares the work (weft/comm.h) when that failed.
+ *     One that could use a GPU returns WF_ERR_UNSUPPORTED when the context demands one and there is
+ *     none. One that writes a file refuses a path that is empty or too long as WF_ERR_USAGE.
  *   - Objects that are only read (graphs, collections, data sets, references, settings) may be used
  *     by several threads at once; contexts, flows and generators by one at a time. */
 #ifndef WEFT_WEFT_H

@@ -114,8 +114,8 @@ typedef struct wf_zoo_extra {
     const char *meta[32][2]; /* key, value */
 } wf_zoo_extra;
 /* weights (count, n_params). Atomic: the file appears whole or not at all.
- * extra NULL: none. Returns WF_OK, WF_ERR_USAGE (no networks, a bad name), WF_ERR_DISK or
- * WF_ERR_MEMORY. */
+ * extra NULL: none. Returns WF_OK, WF_ERR_USAGE (no networks, a bad name), WF_ERR_INPUT (a name
+ * that is not UTF-8), WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_write(wf_ctx *ctx, const char *path, const wf_graph *graph,
                               const float *weights, size_t count, const wf_zoo_extra *extra);
 
@@ -159,7 +159,8 @@ WF_API const wf_setting *wf_zoo_settings(void);
  * the end, so a broken call goes on where it stopped. A network that diverges is reported, left out
  * of the file and counted in *diverged (may be NULL). Returns WF_OK, WF_ERR_USAGE (desc),
  * WF_ERR_SHAPE (data for other networks), WF_ERR_UNSUPPORTED (networks that weft cannot train),
- * WF_ERR_INTERRUPTED (finished shards stay), WF_ERR_LOCKED, WF_ERR_DISK or WF_ERR_MEMORY. */
+ * WF_ERR_DIVERGED (all of them), WF_ERR_INTERRUPTED (finished shards stay), WF_ERR_LOCKED,
+ * WF_ERR_DISK or WF_ERR_MEMORY. */
 WF_API wf_status wf_zoo_train(wf_ctx *ctx, const wf_graph *graph, const wf_dataset *data,
                               const wf_zoo_desc *desc, const char *path, size_t *diverged);
 

@@ -145,7 +145,10 @@ wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out, char sentence[WF
     sentence[0] = '\0';
     if (!wf__launched()) return WF_OK;
     wf_comm *comm = calloc(1, sizeof *comm);
-    if (comm == NULL) return WF_ERR_MEMORY;
+    if (comm == NULL) {
+        snprintf(sentence, WF_COMM_SENTENCE, "out of memory");
+        return WF_ERR_MEMORY;
+    }
     comm->desc = *desc;
     comm->blamed = -1;
     wf_status status = wf__mpi_join(comm, sentence);

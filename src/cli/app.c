@@ -260,8 +260,9 @@ int cli_main(int argc, char **argv) {
     }
     app.argument = calloc((size_t)argc + 1, sizeof *app.argument);
     if (app.argument == NULL) return fail(&app, WF_ERR_MEMORY);
-    int code = wf_status_exit_code(WF_ERR_USAGE);
-    if (cli_ranks_join(&app, argc, argv)) {
+    wf_status joined = cli_ranks_join(&app, argc, argv);
+    int code = wf_status_exit_code(joined);
+    if (joined == WF_OK) {
         code = parse_and_answer(&app, before, argv + 1, count - used, words + used, count > 0);
         code = cli_ranks_leave(&app, code);
     }

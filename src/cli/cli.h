@@ -52,9 +52,9 @@ typedef struct cli_command {
 /* The program, without its main: tests and programs with generators of their own call it. */
 int cli_main(int argc, char **argv);
 
-/* Where mpirun or srun started several processes (ranks.c). Joins them: app->comm; false: the
- * sentence says why not. Ranks other than 0 print nothing. */
-bool cli_ranks_join(wf_run_app *app, int argc, char **argv);
+/* Where mpirun or srun started several processes (ranks.c). Joins them: app->comm; on failure rank
+ * 0 says why not. Ranks other than 0 print nothing. */
+wf_status cli_ranks_join(wf_run_app *app, int argc, char **argv);
 /* Whether the ranks share the command's work; else rank 0 runs it by itself. */
 bool cli_ranks_share(const cli_command *command);
 /* A command has ended: the other ranks hear of a failure. What to tell the user: the failure of

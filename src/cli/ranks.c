@@ -28,18 +28,15 @@ static char *arguments_of(int argc, char **argv) {
     return text;
 }
 
-bool cli_ranks_join(wf_run_app *app, int argc, char **argv) {
+wf_status cli_ranks_join(wf_run_app *app, int argc, char **argv) {
     char sentence[WF_COMM_SENTENCE], *arguments = arguments_of(argc, argv);
     wf_comm_desc desc = {.arguments = arguments, .stuck = end_here, .user = app};
     wf_status status = wf_comm_join(&desc, &app->comm, sentence);
     free(arguments);
-    if (status != WF_OK) {
-        if (sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
-        return false;
-    }
-    if (wf_comm_rank(app->comm) == 0) return true;
+    if (status != WF_OK && sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
+    if (status != WF_OK || wf_comm_rank(app->comm) == 0) return status;
     app->quiet = true;
-    return freopen("/dev/null", "w", stdout) != NULL;
+    return freopen("/dev/null", "w", stdout) != NULL ? WF_OK : WF_ERR_FAILED;
 }
 
 bool cli_ranks_share(const cli_command *command) {

@@ -20,6 +20,7 @@ wf_mix_desc wf_mix_desc_default(void) {
 }
 
 void wf_mix_free(wf_mix *mix) {
+    if (mix == NULL) return;
     free(mix->name);
     free(mix->alpha);
     free(mix->mean);

@@ -15,6 +15,7 @@ wf_status wf_norm_create(wf_ctx *ctx, int n, wf_norm *out) {
 }
 
 void wf_norm_free(wf_norm *norm) {
+    if (norm == NULL) return;
     free(norm->mean);
     *norm = (wf_norm){0};
 }

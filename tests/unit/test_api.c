@@ -13,7 +13,28 @@ static void test_abi(void **state) {
     (void)state;
     assert_int_equal(wf_abi_version(), WF_ABI);
     assert_string_equal(wf_version(), WF_VERSION);
+}
+
+/* What never was made is freed, too. */
+static void test_frees_nothing(void **state) {
+    (void)state;
     wf_free(NULL);
+    wf_ctx_free(NULL);
+    wf_dataset_free(NULL);
+    wf_fetched_free(NULL);
+    wf_flow_free(NULL);
+    wf_generator_free(NULL);
+    wf_graph_free(NULL);
+    wf_import_result_free(NULL);
+    wf_lock_free(NULL);
+    wf_mix_free(NULL);
+    wf_norm_free(NULL);
+    wf_points_free(NULL);
+    wf_recipe_free(NULL);
+    wf_reference_free(NULL);
+    wf_scratch_free(NULL);
+    wf_zoo_free(NULL);
+    wf_zoo_names_free(NULL, 0);
 }
 
 static void test_configure(void **state) {
@@ -699,6 +720,7 @@ static void test_graph_getters(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_abi),
+        cmocka_unit_test(test_frees_nothing),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_callbacks),

@@ -20,10 +20,11 @@ static wf_status begin(wf_ctx *ctx, const wf_run_desc *desc, wf_run_app *app) {
         return wf_fail(ctx, WF_ERR_USAGE, "%d overrides; at most %d", desc->n_overrides,
                        WF_RUN_MAX_LIST);
     for (int i = 0; i < desc->n_overrides; i++) app->list[app->n_list++] = desc->overrides[i];
-    for (const char *c = desc->seed; c != NULL && *c != '\0'; c++)
-        if (*c < '0' || *c > '9')
-            return wf_fail(ctx, WF_ERR_USAGE, "seed is \"%.40s\"; a whole number from 0 up",
-                           desc->seed);
+    wf_zoo_desc zoo;
+    const wf_setting *row = wf_settings_find(wf_zoo_settings(), "seed");
+    if (desc->seed != NULL && !wf_setting_parse(row, desc->seed, &zoo))
+        return wf_fail(ctx, WF_ERR_USAGE, "seed is \"%.40s\"; a whole number from 0 up",
+                       desc->seed);
     return WF_OK;
 }
 

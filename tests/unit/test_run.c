@@ -80,6 +80,9 @@ static void test_run_json(void **state) {
         {"{\"set\": {\"train.updates\": []}}", "set.train.updates"},
         {"{\"set\": {\"train.updaets\": 3}}", "updates"},
         {"{\"seed\": \"x\"}", "seed is \"x\""},
+        {"{\"seed\": \"\"}", "seed is \"\""},
+        {"{\"seed\": -1}", "seed is \"-1\""},
+        {"{\"seed\": \"99999999999999999999\"}", "seed is \"99999999999999999999\""},
         {"{\"seed\": 1.5}", "seed: a whole number"},
         {"{\"folder\": 5}", "folder: a text"},
         {"{\"redo\": \"yes\"}", "redo: true or false"}};

@@ -275,6 +275,7 @@ static wf_status sample_from(wf_run_app *app, request *r) {
     wf_flow *flow = wf_generator_flow(r->generator);
     r->what = (wf_run_generation){.generator = r->generator,
                                   .path_of = app->argument[0],
+                                  .like = r->zoo,
                                   .n = (size_t)cli_int(app, "count"),
                                   .path = cli_text(app, "out"),
                                   .direct_path = cli_text(app, "direct")};

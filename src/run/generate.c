@@ -45,6 +45,25 @@ static wf_status add_condition(wf_run_app *app, const wf_run_generation *what, w
     return WF_OK;
 }
 
+/* How the networks read data: for commands that judge them. */
+static void add_reading(const wf_run_generation *what, wf_zoo_extra *extra,
+                        char buffer[WF_SETTING_BUFFER]) {
+    wf_flow *flow = wf_generator_flow(what->generator);
+    const char *scale = what->scale, *classes = what->classes;
+    wf_data_desc data;
+    if (scale == NULL && what->like != NULL) {
+        if (wf_zoo_scale(what->like, &data.scale))
+            scale = wf_setting_text(wf_settings_find(wf_data_settings(), "scale"), &data, buffer);
+        classes = wf_zoo_meta(what->like, "weft.classes");
+    } else if (scale == NULL && flow != NULL) {
+        wf_flow_source first = wf_flow_source_at(flow, 0);
+        scale = first.scale;
+        classes = first.classes;
+    }
+    add_meta(extra, "weft.scale", scale);
+    add_meta(extra, "weft.classes", classes);
+}
+
 static wf_status write_networks(wf_run_app *app, const wf_run_generation *what, const char *path,
                                 const float *weights, int cycles, const wf_sample_stats *stats) {
     char updates[32], seed[32], evaluations[32], refine[64], first[32], buffer[WF_SETTING_BUFFER];
@@ -53,7 +72,8 @@ static wf_status write_networks(wf_run_app *app, const wf_run_generation *what, 
     add_meta(&extra, "weft.generator", wf_generator_kind_of(what->generator)->name);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)what->sample.seed);
     add_meta(&extra, "weft.sample.seed", seed);
-    char guidance[32], *cond = NULL;
+    char guidance[32], scale[WF_SETTING_BUFFER], *cond = NULL;
+    add_reading(what, &extra, scale);
     if (flow != NULL) {
         snprintf(updates, sizeof updates, "%zu", wf_flow_updates(flow));
         snprintf(first, sizeof first, "%zu", what->sample.first);
@@ -62,11 +82,6 @@ static wf_status write_networks(wf_run_app *app, const wf_run_generation *what, 
         wf_text_add(&refinement, "%g,%d", what->sample.refine_t, cycles);
         if (what->sample.refine_steps > 0)
             wf_text_add(&refinement, ",%d", what->sample.refine_steps);
-        add_meta(&extra, "weft.scale",
-                 what->scale != NULL ? what->scale : wf_flow_source_at(flow, 0).scale);
-        const char *classes =
-            what->classes != NULL ? what->classes : wf_flow_source_at(flow, 0).classes;
-        if (classes[0] != '\0') add_meta(&extra, "weft.classes", classes);
         add_meta(&extra, "weft.flow", what->path_of);
         add_meta(&extra, "weft.flow.updates", updates);
         add_meta(&extra, "weft.sample.first", first);

@@ -86,6 +86,9 @@ void wf__run_board_free(wf_run_board *board);
 wf_status wf__run_domains_open(wf_run_job *run); /* after the manifest is read */
 wf_status wf__run_domains_report(wf_run_job *run, const char *path);
 
+/* Numbers of the recipe that stand in names of files, where no two may look alike. */
+wf_status wf__run_tasks_numbers(wf_run_job *run, const char *what, const char *text, float *out,
+                                int most, int *n);
 /* FOLDER/LABEL-xW.safetensors; width 0: FOLDER/LABEL.safetensors. */
 wf_status wf__run_tasks_file(wf_run_job *run, const char *folder, int source, double width,
                              char out[WF_RUN_PATH]);

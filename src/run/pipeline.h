@@ -18,10 +18,11 @@ typedef struct wf_run_generation {
     const float *cond;
     wf_cond_place place;
     const char *task, *tests, *data;
-    /* of the data that the networks read, and the order of its classes; NULL: those of the first
-     * collection */
+    /* Of the data that the networks read, and the order of its classes. NULL: those of `like`, or
+     * of the first collection that a flow was fitted to. */
     const char *scale, *classes;
-    bool new_shape; /* not that of any collection */
+    const wf_zoo *like; /* may be NULL */
+    bool new_shape;     /* not that of any collection */
     size_t n;
     wf_sample_desc sample;
     const char *path, *direct_path;

@@ -20,8 +20,8 @@ static wf_status no_memory(wf_run_job *r) {
 
 wf_status wf__run_domains_open(wf_run_job *r) {
     wf_run_tasks *t = r->tasks;
-    WF_TRY(wf__run_numbers(r->app, "sample.conds", r->recipe.conds, t->cond, WF_RUN_MOST_CONDS,
-                           &t->n_conds));
+    WF_TRY(wf__run_tasks_numbers(r, "sample.conds", r->recipe.conds, t->cond, WF_RUN_MOST_CONDS,
+                                 &t->n_conds));
     if (r->recipe.widths != NULL)
         return wf__run_fail(r->app, WF_ERR_USAGE, "give sample.widths or sample.conds, not both");
     const int *size = wf__run_recipe_cond_size(&r->recipe);
@@ -77,14 +77,17 @@ static wf_status sample_cond(wf_run_job *r, wf_generator *generator, float cond)
     char path[WF_RUN_PATH];
     WF_TRY(cond_file(r, cond, path));
     if (wf_file_exists(path)) return WF_OK;
+    wf_flow *flow = wf_generator_flow(generator);
+    const wf_source *nearest = &r->tasks->sources.list[wf_flow_nearest(flow, &cond)];
     wf_run_generation what = {.generator = generator,
                               .path_of = r->paths.flow,
-                              .graph = wf_zoo_graph(r->tasks->sources.list[0].zoo),
+                              .graph = wf_zoo_graph(nearest->zoo),
+                              .like = nearest->zoo,
                               .cond = &cond,
                               .n = r->recipe.sample_count,
                               .sample = r->recipe.sample,
                               .path = path};
-    WF_TRY(wf_flow_place(r->app->ctx, wf_generator_flow(generator), &cond, &what.place));
+    WF_TRY(wf_flow_place(r->app->ctx, flow, &cond, &what.place));
     if (what.place != WF_COND_TRAINED) what.sample.guidance = r->recipe.guidance_between;
     return wf__run_generate_networks(r->app, &what, NULL);
 }

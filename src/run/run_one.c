@@ -152,6 +152,7 @@ static wf_status stage_sampling(run *r) {
         wf_run_generation what = {.generator = generator,
                                   .path_of = r->paths.flow,
                                   .graph = wf_zoo_graph(zoo),
+                                  .like = zoo,
                                   .n = r->recipe.sample_count,
                                   .sample = r->recipe.sample,
                                   .path = r->paths.nets,

@@ -20,22 +20,35 @@ wf_status wf__run_tasks_file(wf_run_job *r, const char *folder, int source, doub
     return wf__run_path(r->app, folder, name, out);
 }
 
+wf_status wf__run_tasks_numbers(wf_run_job *r, const char *what, const char *text, float *out,
+                                int most, int *n) {
+    WF_TRY(wf__run_numbers(r->app, what, text, out, most, n));
+    for (int i = 0; i < *n; i++)
+        for (int k = 0; k < i; k++) {
+            char one[32], other[32];
+            snprintf(one, sizeof one, "%g", (double)out[i]);
+            snprintf(other, sizeof other, "%g", (double)out[k]);
+            if (strcmp(one, other) == 0)
+                return wf__run_fail(r->app, WF_ERR_USAGE,
+                                    "%s is %s, with %s twice; write different numbers, of six "
+                                    "digits at most",
+                                    what, text, one);
+        }
+    return WF_OK;
+}
+
 static wf_status read_widths(wf_run_job *r) {
     wf_run_tasks *t = r->tasks;
     t->width[0] = 1;
     t->n_widths = 1;
     if (r->recipe.widths == NULL) return WF_OK;
-    WF_TRY(wf__run_numbers(r->app, "sample.widths", r->recipe.widths, t->width, WF_RUN_MOST_WIDTHS,
-                           &t->n_widths));
-    for (int w = 0; w < t->n_widths; w++) {
-        bool twice = false;
-        for (int k = 0; k < w; k++) twice = twice || t->width[k] == t->width[w];
-        if (!(t->width[w] > 0) || twice)
-            return wf__run_fail(
-                r->app, WF_ERR_USAGE,
-                "sample.widths is %s; write different factors above 0, as 0.5,1,1.5",
-                r->recipe.widths);
-    }
+    WF_TRY(wf__run_tasks_numbers(r, "sample.widths", r->recipe.widths, t->width, WF_RUN_MOST_WIDTHS,
+                                 &t->n_widths));
+    for (int w = 0; w < t->n_widths; w++)
+        if (!(t->width[w] > 0))
+            return wf__run_fail(r->app, WF_ERR_USAGE,
+                                "sample.widths is %s; write factors above 0, as 0.5,1,1.5",
+                                r->recipe.widths);
     return WF_OK;
 }
 
@@ -278,6 +291,7 @@ static wf_status sample_task(wf_run_job *r, wf_generator *generator, int source,
                               .task = about.task,
                               .tests = about.tests,
                               .data = about.data,
+                              .like = r->tasks->sources.list[source].zoo,
                               .n = r->recipe.sample_count,
                               .sample = r->recipe.sample,
                               .path = path,
@@ -305,28 +319,36 @@ static wf_status stage_sampling(wf_run_job *r) {
     return WF_OK;
 }
 
-bool wf__run_tasks_outputs_exist(const wf_run_job *run, wf_stage stage) {
+/* Every task's networks at every width. held_out: those that were made by training. */
+static bool networks_exist(const wf_run_job *run, const char *folder, bool held_out) {
     wf_run_job *r = (wf_run_job *)(uintptr_t)run; /* names of files alone */
     const wf_run_tasks *t = r->tasks;
-    bool all = true;
-    for (int i = 0; i < t->sources.n; i++) {
-        const char *zoo = t->sources.text[i].zoo;
-        if (stage == WF_STAGE_COLLECTION)
-            all =
-                all && (t->task[i].graph != NULL ? wf__run_zoo_is_done(zoo) : wf_file_exists(zoo));
-        const char *folder = stage == WF_STAGE_HELD_OUT ? r->paths.held_out : r->paths.nets;
-        bool counts =
-            stage == WF_STAGE_SAMPLING || (stage == WF_STAGE_HELD_OUT && has_scratch(r, i));
-        for (int w = 0; counts && w < t->n_widths; w++) {
-            char path[WF_RUN_PATH];
-            all = all && wf__run_tasks_file(r, folder, i, t->width[w], path) == WF_OK &&
-                  (stage == WF_STAGE_HELD_OUT ? wf__run_zoo_is_done(path) : wf_file_exists(path));
+    char path[WF_RUN_PATH];
+    for (int i = 0; i < t->sources.n; i++)
+        for (int w = 0; w < t->n_widths && (!held_out || has_scratch(r, i)); w++)
+            if (wf__run_tasks_file(r, folder, i, t->width[w], path) != WF_OK ||
+                !(held_out ? wf__run_zoo_is_done(path) : wf_file_exists(path)))
+                return false;
+    return true;
+}
+
+bool wf__run_tasks_outputs_exist(const wf_run_job *r, wf_stage stage) {
+    const wf_run_sources *sources = &r->tasks->sources;
+    switch (stage) {
+    case WF_STAGE_COLLECTION:
+        for (int i = 0; i < sources->n; i++) {
+            bool made = r->tasks->task[i].graph != NULL;
+            const char *zoo = sources->text[i].zoo;
+            if (!(made ? wf__run_zoo_is_done(zoo) : wf_file_exists(zoo))) return false;
         }
+        return true;
+    case WF_STAGE_HELD_OUT: return networks_exist(r, r->paths.held_out, true);
+    case WF_STAGE_TRAINING: return r->recipe.kind->fit == NULL || wf_file_exists(r->paths.flow);
+    case WF_STAGE_SAMPLING:
+        return networks_exist(r, r->paths.nets, false) &&
+               (r->recipe.sample.refine_cycles == 0 || networks_exist(r, r->paths.direct, false));
+    default: return wf_file_exists(r->paths.eval);
     }
-    if (stage == WF_STAGE_TRAINING)
-        return r->recipe.kind->fit == NULL || wf_file_exists(r->paths.flow);
-    if (stage == WF_STAGE_EVALUATION) return wf_file_exists(r->paths.eval);
-    return all;
 }
 
 const wf_run_shape wf__run_shape_tasks = {{wf__run_tasks_collection, wf__run_tasks_held_out,

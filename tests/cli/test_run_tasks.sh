@@ -37,6 +37,8 @@ refine_cycles = 1
 [eval]
 subsets = 4
 END
+echo 'scale = none' >scale
+sed -i '/^name = /r scale' recipes/spirals.conf # moons are standardised
 expect run 0 "mean gap at width 0.5 over 2 collections" "$weft" run all.conf
 check run-page grep -q "hidden widths times 0.5" runs/all/report.html
 check run-rows python3 -c '
@@ -52,6 +54,21 @@ gap = sum(rows[t, 1, "gmn-refined"]["accuracy_mean"] - rows[t, 1, "reference"]["
 assert abs(eval["gaps"][1]["gap"] - gap) < 1e-9 and eval["gaps"][1]["collections"] == 2'
 check "its networks are collections" "$weft" zoo export runs/all/nets/moons-x0.5.safetensors -i 1 \
     -o net.safetensors
+cat >reading.py <<'END'
+import json, struct, sys
+with open(sys.argv[1], "rb") as file:
+    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+assert header["__metadata__"].get("weft.scale") == sys.argv[2], header["__metadata__"]
+END
+for path in nets/moons-x1 nets-direct/moons-x0.5; do
+    check "$path read their own data" python3 reading.py runs/all/$path.safetensors standard
+done
+for path in nets/spirals-x0.5 nets-direct/spirals-x1; do
+    check "$path read their own data" python3 reading.py runs/all/$path.safetensors none
+done
+"$weft" sample perturbation --zoo runs/all/zoos/spirals.safetensors -n 2 -o control.safetensors -q \
+    >/dev/null
+check "controls read data as their collection does" python3 reading.py control.safetensors none
 expect run-again 0 "training: done before" "$weft" run all.conf
 # The recipe that a run leaves makes the same run: the tasks keep their numbers of networks.
 expect run-resolved 0 "training: done before" "$weft" run runs/all/recipe.conf -o runs/all
@@ -59,12 +76,15 @@ check "held-out networks, too" grep -q "held-out: done before" "$scratch/err"
 check "a count that is said stays" sh -c '"$0" run all.conf --set zoo.count=20 -o counted -q >/dev/null &&
     grep -q "^count = 20" counted/recipe.conf' "$weft"
 cp -r runs/all before
-rm runs/all/nets/spirals-x1.safetensors runs/all/zoos/moons.safetensors
+rm runs/all/nets/spirals-x1.safetensors runs/all/nets-direct/moons-x1.safetensors \
+    runs/all/zoos/moons.safetensors
 expect run-mends 0 "held-out: done before" "$weft" run all.conf
 check "a lost collection comes back" cmp before/zoos/moons.safetensors \
     runs/all/zoos/moons.safetensors
 check "lost networks come back the same" cmp before/nets/spirals-x1.safetensors \
     runs/all/nets/spirals-x1.safetensors
+check "so do those before refinement" cmp before/nets-direct/moons-x1.safetensors \
+    runs/all/nets-direct/moons-x1.safetensors
 # Killed when a collection stood in its place and its parts were not yet removed.
 mkdir runs/all/zoos/moons.safetensors.parts
 python3 -c '
@@ -79,6 +99,9 @@ check "the rows stay" cmp before/eval.json runs/all/eval.json
 expect run-width 2 "sample.widths was 0.5,1, now 2" "$weft" run all.conf --set sample.widths=2
 expect run-width-redo 0 "mean gap" "$weft" run all.conf --set sample.widths=2 --redo
 check "the collections are kept" cmp before/zoos/moons.safetensors runs/all/zoos/moons.safetensors
+expect run-like-widths 2 "with 1 twice; write different numbers, of six digits at most" "$weft" run \
+    all.conf -o like --set sample.widths=1,1.0000001
+check "none of them is begun" test ! -e like
 expect report-again 0 "again.html" "$weft" report runs/all -o again.html
 expect run-json 0 '"gaps"' "$weft" run all.conf --set sample.widths=2 --json -q
 
@@ -150,7 +173,7 @@ expect conds-alone 2 "sample.conds belongs to zoo.manifest" "$weft" run recipes/
     --set sample.conds=1
 
 expect train-from-recipes 3 "weft run makes it" "$weft" train all.conf -o flow.safetensors
-expect widths-wrong 2 "different factors above 0" "$weft" run all.conf -o x --set sample.widths=1,1
+expect widths-wrong 2 "write different numbers" "$weft" run all.conf -o x --set sample.widths=1,1
 expect widths-words 2 "sample.widths needs numbers" "$weft" run all.conf -o x \
     --set sample.widths=wide
 expect widths-alone 2 "belongs to zoo.manifest" "$weft" run recipes/moons.conf -o x \

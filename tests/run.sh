@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the test programs and scripts side by side, one per core, and reports them in a fixed order:
-# time, result, what was skipped and why. Ends with "N passed, N failed, N skipped".
+# time, seconds on a core, result, what was skipped and why. Ends with "N passed, N failed, N skipped".
 #   tests/run.sh [NAME...]    NAME as in the report: unit/test_graph.c cli/test_run.sh emulator/norm
 #                             oracle/test_*.py, comparisons with PyTorch, run where they are named
 #   JOBS=1 tests/run.sh       one after the other
@@ -23,6 +23,9 @@ if [ "${1:-}" = --one ]; then
     BUILD=$build $command >"$report.log" 2>&1
     code=$?
     milliseconds=$((($(date +%s%N) - start) / 1000000))
+    times >"$report.times" # "0m0.01s 0m0.02s" of this shell, and a line of what it ran
+    core=$(awk 'function seconds(t) { split(t, part, "[ms]"); return 60 * part[1] + part[2] }
+        NR == 2 { printf "%.1f", seconds($1) + seconds($2) }' "$report.times")
     # "REASON<tab>NAME" for each skip. wf_test.h prints the reason before cmocka prints the name.
     awk '/^\[ RUN/ { running = $4; reason = "no reason given" }
         /^reason: / { reason = substr($0, 9) }
@@ -34,12 +37,12 @@ if [ "${1:-}" = --one ]; then
     skipped=$(wc -l <"$report.skipped")
     [ $code -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
     [ $code -ne 0 ] || bad=0
-    echo "$ok $bad $skipped $milliseconds" >"$report.counts"
+    echo "$ok $bad $skipped $core" >"$report.counts"
     result=ok
     [ $code -eq 0 ] || result=FAILED
     {
-        printf '%-6s %6d.%d s  %s (%d passed)\n' $result $((milliseconds / 1000)) \
-            $((milliseconds % 1000 / 100)) "$name" "$ok"
+        printf '%-6s %6d.%d s, %5s of a core  %s (%d passed)\n' $result $((milliseconds / 1000)) \
+            $((milliseconds % 1000 / 100)) "$core" "$name" "$ok"
         awk -F '\t' '!names[$1] { order[++n] = $1 } { names[$1] = names[$1] " " $2 }
             END { for (i = 1; i <= n; i++)
                       print "       skipped, " order[i] ":" names[order[i]] }' "$report.skipped"
@@ -83,6 +86,7 @@ for name in $tests; do
         echo "FAILED $name: no result" >&2
         echo "0 1 0 0"
     }
-done | awk '{ passed += $1; failed += $2; skipped += $3 }
-    END { print passed + 0 " passed, " failed + 0 " failed, " skipped + 0 " skipped"
+done | awk '{ passed += $1; failed += $2; skipped += $3; core += $4 }
+    END { printf "%.0f s of a core\n", core
+          print passed + 0 " passed, " failed + 0 " failed, " skipped + 0 " skipped"
           exit failed > 0 }'

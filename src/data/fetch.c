@@ -71,16 +71,12 @@ static void escape_url(const char *text, char *out, size_t size) {
 
 static wf_status ask_json(wf_ctx *ctx, const char *url, json_t **out) {
     char *text;
-    json_error_t error;
     *out = NULL;
     WF_TRY(wf_download_text(ctx, url, longest_answer, &text));
-    wf_status modest = wf_json_check(ctx, url, text, strlen(text));
-    if (modest == WF_OK) *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    wf_status status = wf_json_read(ctx, url, text, WF_ERR_INPUT, out);
     free(text);
-    WF_TRY(modest);
-    if (*out != NULL) return WF_OK;
-    return wf_fail(ctx, WF_ERR_INPUT, "%s: the answer is not JSON: %s (line %d)", url, error.text,
-                   error.line);
+    if (status != WF_ERR_INPUT) return status;
+    return wf_fail(ctx, WF_ERR_INPUT, "%s: the answer is not JSON", url);
 }
 
 /* OpenML writes numbers as numbers or as strings. */

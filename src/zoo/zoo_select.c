@@ -46,22 +46,26 @@ void wf_zoo_names_free(char **names, size_t count) {
     free(names);
 }
 
-/* The list of names, one for each network; NULL where there is none. */
-static json_t *read_sources(const wf_zoo *zoo) {
+/* *out: the list of names, one for each network; NULL where there is none. */
+static wf_status read_sources(wf_ctx *ctx, const wf_zoo *zoo, json_t **out) {
     const char *text = wf_zoo_meta(zoo, sources_key);
-    if (text == NULL || wf_json_check(NULL, "", text, strlen(text)) != WF_OK) return NULL;
-    json_t *list = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    bool fits = json_is_array(list) && json_array_size(list) == wf_zoo_count(zoo);
-    for (size_t i = 0; fits && i < json_array_size(list); i++)
-        fits = json_is_string(json_array_get(list, i));
-    if (fits) return list;
-    json_decref(list);
-    return NULL;
+    *out = NULL;
+    if (text == NULL) return WF_OK;
+    wf_status status = wf_json_read(ctx, wf_zoo_path(zoo), text, WF_ERR_INPUT, out);
+    if (status == WF_ERR_MEMORY) return status;
+    bool fits = json_is_array(*out) && json_array_size(*out) == wf_zoo_count(zoo);
+    for (size_t i = 0; fits && i < json_array_size(*out); i++)
+        fits = json_is_string(json_array_get(*out, i));
+    if (fits) return WF_OK;
+    json_decref(*out);
+    *out = NULL;
+    return WF_OK;
 }
 
 wf_status wf_zoo_names(wf_ctx *ctx, const wf_zoo *zoo, char ***out) {
     *out = NULL;
-    json_t *list = read_sources(zoo);
+    json_t *list;
+    WF_TRY(read_sources(ctx, zoo, &list));
     if (list == NULL) return WF_OK;
     size_t count = wf_zoo_count(zoo);
     wf_status status = wf_alloc(ctx, count, sizeof **out, "names", out);
@@ -78,20 +82,22 @@ wf_status wf_zoo_names(wf_ctx *ctx, const wf_zoo *zoo, char ***out) {
 
 /* Names of all picked networks; none where a pick has none. */
 static wf_status join_names(selection *s) {
-    json_t *all = json_array();
-    bool whole = all != NULL;
-    for (int p = 0; p < s->n && whole; p++) {
-        json_t *list = read_sources(s->picks[p].zoo);
-        whole = list != NULL;
-        for (size_t k = 0; whole && k < pick_size(&s->picks[p]); k++)
+    json_t *all = json_array(), *list;
+    bool whole = all != NULL, named = true;
+    wf_status status = WF_OK;
+    for (int p = 0; p < s->n && whole && named; p++) {
+        WF_TRY_GOTO(read_sources(s->ctx, s->picks[p].zoo, &list), done);
+        named = list != NULL;
+        for (size_t k = 0; whole && named && k < pick_size(&s->picks[p]); k++)
             whole = json_array_append(all, json_array_get(list, pick_index(&s->picks[p], k))) == 0;
         json_decref(list);
     }
-    if (whole) s->sources = wf_json_text(all, JSON_COMPACT);
+    if (whole && named) s->sources = wf_json_text(all, JSON_COMPACT);
+    if (!whole || (named && s->sources == NULL))
+        status = wf_fail(s->ctx, WF_ERR_MEMORY, "%s: out of memory", sources_key);
+done:
     json_decref(all);
-    return whole && s->sources == NULL
-               ? wf_fail(s->ctx, WF_ERR_MEMORY, "%s: out of memory", sources_key)
-               : WF_OK;
+    return status;
 }
 
 /* --- metadata --------------------------------------------------------------------------------- */

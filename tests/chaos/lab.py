@@ -416,6 +416,7 @@ def make_inputs(lab):
             rng,
             inside="state_dict",
         )
+    weft("zoo import dicts -a relu -o imported.safetensors")
     for k, name in enumerate(["data_batch_%d" % (i + 1) for i in range(5)] + ["test_batch"]):
         with open(os.path.join(at, "images", name + ".bin"), "wb") as file:
             for i in range(2):

@@ -387,13 +387,40 @@ static void test_no_memory(void **state) {
     fail_every_allocation(ctx, "collection", open_and_close, path);
 }
 
+/* Without memory too: names that are there are never taken for absent. */
+static wf_status read_names(wf_ctx *unused, void *zoo) {
+    (void)unused;
+    char **names;
+    WF_TRY(wf_zoo_names(ctx, zoo, &names));
+    assert_non_null(names);
+    assert_string_equal(names[0], "first");
+    assert_string_equal(names[1], "second");
+    wf_zoo_names_free(names, 2);
+    return WF_OK;
+}
+
+static void test_names(void **state) {
+    (void)state;
+    wf_graph *graph = graph_of("2-3", "relu");
+    float *weights = numbered(graph, 2);
+    wf_zoo_extra extra = {.n_meta = 1};
+    extra.meta[0][0] = "weft.sources", extra.meta[0][1] = "[\"first\", \"second\"]";
+    assert_ok(ctx, wf_zoo_write(ctx, path, graph, weights, 2, &extra));
+    free(weights);
+    wf_graph_free(graph);
+    wf_zoo *zoo;
+    assert_ok(ctx, wf_zoo_open(ctx, path, &zoo));
+    fail_every_allocation(ctx, "names", read_names, zoo);
+    wf_zoo_free(zoo);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_any_description),
         cmocka_unit_test(test_layout),         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_no_other_files), cmocka_unit_test(test_failed_write),
         cmocka_unit_test(test_select),         cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_scale),          cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, begin, tear_down);
 }

@@ -23,6 +23,13 @@ static inline bool fuzz_file_open(fuzz_file *file, const uint8_t *data, size_t s
     return false;
 }
 
+/* Renames the digest in a safetensors file's metadata: with it nearly every mutation would be
+ * refused for it, and the readers behind would not be reached. */
+static inline void fuzz_forget_digest(char *bytes, size_t size) {
+    char *at = bytes != NULL ? memmem(bytes, size, "weft.digest", 11) : NULL;
+    if (at != NULL) at[10] = 'u';
+}
+
 static inline void fuzz_file_close(fuzz_file *file) { close(file->fd); }
 
 #endif

@@ -36,6 +36,7 @@ static char *train_seed(size_t *size) {
         bytes = malloc(1 << 20);
         *size = file != NULL && bytes != NULL ? fread(bytes, 1, 1 << 20, file) : 0;
         if (file != NULL) fclose(file);
+        fuzz_forget_digest(bytes, *size);
     }
     wf_zoo_free(zoo);
     wf_graph_free(graph);

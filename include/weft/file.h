@@ -52,7 +52,8 @@ WF_API void wf_lock_free(wf_lock *lock);
 /* A folder below $TMPDIR or /tmp for files that nobody keeps. Those of one name that killed
  * processes of this user have left are removed by wf_scratch_make and wf_scratch_sweep. */
 typedef struct wf_scratch wf_scratch;
-/* name: how the folder's begins, "weft_plan". *out is the caller's: wf_scratch_free().
+/* name: how the folder's begins, ".weft_plan": with a dot, so that no folder that people make is
+ * taken for one of these. *out is the caller's: wf_scratch_free().
  * Returns WF_OK, WF_ERR_DISK or WF_ERR_MEMORY; *out is then NULL. */
 WF_API wf_status wf_scratch_make(wf_ctx *ctx, const char *name, wf_scratch **out);
 WF_API const char *wf_scratch_path(const wf_scratch *scratch); /* as long as it lives */

@@ -31,8 +31,8 @@ typedef struct wf_plan {
 } wf_plan;
 
 enum { WF_PLAN_FEW = 30 };
-#define WF_PLAN_MINUTES 5.0         /* where a user says nothing */
-#define WF_PLAN_SCRATCH "weft_plan" /* how its temporary folder begins: wf_scratch_sweep */
+#define WF_PLAN_MINUTES 5.0          /* where a user says nothing */
+#define WF_PLAN_SCRATCH ".weft_plan" /* how its temporary folder begins: wf_scratch_sweep */
 
 /* Plan a fit of `zoo`, on the context's device.
  * zoo      borrowed; its first networks are trained on for a moment, in a temporary folder

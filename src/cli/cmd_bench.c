@@ -233,7 +233,7 @@ wf_status cli_bench(wf_run_app *app) {
     bench *b = calloc(1, sizeof *b);
     if (b == NULL) return wf__run_fail(app, WF_ERR_MEMORY, "out of memory");
     *b = (bench){.app = app, .seconds = cli_real(app, "seconds")};
-    wf_status status = wf_scratch_make(app->ctx, "weft_bench", &b->scratch);
+    wf_status status = wf_scratch_make(app->ctx, ".weft_bench", &b->scratch);
     if (status == WF_OK) {
         status = measure_all(b);
         wf_zoo_free(b->zoo);

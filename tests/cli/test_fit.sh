@@ -113,16 +113,20 @@ for plan in unplanned long; do
     TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 60 -o unplanned.safetensors -q \
         >/dev/null 2>&1 &
     process=$!
-    wait_for sh -c 'ls temporary/weft_plan_*/.lock >/dev/null'
-    check "a plan has a temporary folder" test "$(ls temporary | wc -l)" = 1
+    wait_for sh -c 'ls temporary/.weft_plan_*/.lock >/dev/null'
+    check "a plan has a temporary folder" test "$(ls -A temporary | wc -l)" = 1
     kill -KILL $process
     wait $process 2>/dev/null
-    check "which stays where its process is killed" test "$(ls temporary | wc -l)" = 1
+    check "which stays where its process is killed" test "$(ls -A temporary | wc -l)" = 1
     TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 0.01 -o $plan.safetensors -q \
         >/dev/null 2>&1
     check "until the next call, of $plan" test -z "$(ls -A temporary)"
     rm -f unplanned.safetensors*
 done
+# What has nearly the same name is somebody's own: a run, say, that was killed and has its lock.
+mkdir temporary/weft_plan_mine && touch temporary/weft_plan_mine/.lock
+TMPDIR=$scratch/temporary "$weft" fit zoo.safetensors -m 0.2 -o long.safetensors -q >/dev/null 2>&1
+check "other folders stay" test -e temporary/weft_plan_mine/.lock
 
 # Data: kept in the recipe by its whole path, refused where it does not fit.
 printf 'a,b,y\n1,2,0\n2,3,1\n3,4,2\n4,5,1\n5,6,0\n6,7,2\n' >mine.csv

@@ -1,4 +1,4 @@
-/* edge_backward: stages Z0 .. Z2 and M0 .. M2 of edge_benchmark, the edges of a lean block backward
+/* edge_backward: stages Z0 .. Z3 and M0 .. M3 of edge_benchmark, the edges of a lean block backward
  * at width 64 in two kernels.
  *
  *   Z (update)    x = w1 eb + tables   [y, y'] = gelu(x)   dz = w2' (1 + gate) de'   dx = dz y'
@@ -12,6 +12,7 @@
  *             eb takes the place of e^ in bf16, de that of de'
  *   hand-over dx (and y) in shared memory, one tile a compute group: `ready` says that it is
  *             complete, `free` that the weights group has read it
+ * Stage 3 is stage 2 with another way to deb (deb_products).
  * Stage 0 has the products alone (Z: y = h and dx = dz; M: dx = dm + h, h = x / 2), stage 1 the
  * units too; both work on a group's first tile again and again. w1 and the tables are halved, as in
  * edge_forward, and so is deb until M doubles it. */
@@ -175,8 +176,38 @@ __device__ inline void gated(fragment (&d)[4], uint32_t de, uint32_t modulation)
     }
 }
 
-/* All columns of a tile: deb (halved); dx, y and eb for the weights group. dx of the first piece is
- * loaded again: ptxas 13.0 would compute it anew from accumulators that then hold the second. */
+/* deb = w1' dx, halved, of a tile whose dx is at `handed`; last: its second piece. The first is
+ * loaded from there: ptxas 13.0 would compute it anew from accumulators that then hold the second.
+ * In stage 3 the products take all of dx from shared memory. */
+template <int Stage, bool Message>
+__device__ inline void deb_products(float (&deb)[8][4], const fragment (&last)[4], back<Message> m,
+                                    const backward_state &own, uint32_t handed) {
+    fragment first[4];
+    if constexpr (Stage == 3) {
+        publish();
+        meet(1 + own.group, group_threads);
+    } else {
+        __syncwarp();
+#pragma unroll
+        for (int s = 0; s < 4; s++) first[s] = load_fragment(fragment_at(handed, s));
+    }
+    products_begin();
+#pragma unroll
+    for (int s = 0; s < 8; s++) { /* both pieces of w1 are one column of tiles */
+        uint64_t w1 = columns(region(m.base), back<Message>::w1, s);
+        if constexpr (Stage == 3)
+            product<bf16, false, true>(deb, rows(region(handed), s / 4 * tile_bytes, s % 4), w1,
+                                       s > 0);
+        else product<bf16, true>(deb, s < 4 ? first[s] : last[s - 4], w1, s > 0);
+    }
+    products_commit();
+    if constexpr (Stage < 3) publish();
+    arrive(m.ready(own.group));
+    products_wait<0>();
+    settle(deb);
+}
+
+/* All columns of a tile: deb; dx, y and eb for the weights group. */
 template <int Stage, bool Message>
 __device__ inline void backward_tile(back<Message> m, backward_state &own, const fragment (&e)[4],
                                      float (&deb)[8][4], uint32_t slot, uint32_t eb_to) {
@@ -195,7 +226,7 @@ __device__ inline void backward_tile(back<Message> m, backward_state &own, const
         float x[8][4], g[8][4];
         fragment y[4];
         backward_start<Message>(x, g, eb, d, m, slot, piece);
-        if (Stage == 2 && piece == 0 && own.n > 0) {
+        if (Stage >= 2 && piece == 0 && own.n > 0) {
             if (Message && own.leader) { /* the last tile's slot has left */
                 wait_stores_read<0>();
                 arrive(m.empty(own.group, (own.n - 1) % 2));
@@ -212,20 +243,7 @@ __device__ inline void backward_tile(back<Message> m, backward_state &own, const
             if (!Message) store_fragment(fragment_at(to + 2 * tile_bytes, s), y[s]);
         }
     }
-    fragment first[4];
-    __syncwarp();
-#pragma unroll
-    for (int s = 0; s < 4; s++) first[s] = load_fragment(fragment_at(handed, s));
-    products_begin();
-#pragma unroll
-    for (int s = 0; s < 8; s++) /* both pieces of w1 are one column of tiles */
-        product<bf16, true>(deb, s < 4 ? first[s] : dx[s - 4], columns(region(m.base), at::w1, s),
-                            s > 0);
-    products_commit();
-    publish();
-    arrive(m.ready(own.group));
-    products_wait<0>();
-    settle(deb);
+    deb_products<Stage, Message>(deb, dx, m, own, handed);
 }
 
 /* Z: deb in bf16 into a tile of its own. */
@@ -399,7 +417,7 @@ __device__ inline void backward_weights(const backward_args &p, back<Message> m)
     wait_for(m.base + at::barriers, 0);
     each_tile<1>(p.deal, (int)blockIdx.x, 0, [&](const place &here) {
         int k = here.tile - part_start(here.part);
-        begins = Stage == 2 ? k == 0 : first;
+        begins = Stage >= 2 ? k == 0 : first;
         int group = (k + here.turn) & 1, count = group ? n[1] : n[0]; /* each_tile's, for 2 */
         int side = Stage < 2 ? 0 : count & 1;
         float sum[2][2][4];
@@ -407,7 +425,7 @@ __device__ inline void backward_weights(const backward_args &p, back<Message> m)
         weight_products<Stage, Message>(dw, part, sum, m, group, side, first, begins);
         if (lane0) {
             arrive(m.free(group));
-            if (Stage == 2) arrive(m.empty(group, side));
+            if (Stage >= 2) arrive(m.empty(group, side));
         }
         n[0] += group == 0, n[1] += group == 1;
         first = false;
@@ -421,7 +439,7 @@ __device__ inline void backward_weights(const backward_args &p, back<Message> m)
 #pragma unroll
             for (int i = 0; i < 4; i++) to_a[strip][i] = here.ends_run ? 0 : to_a[strip][i];
         }
-        if constexpr (!Message && Stage == 2)
+        if constexpr (!Message && Stage >= 2)
             if (here.ends_part)
                 store_weights(p.part_sums + (size_t)here.part * width * half_hidden, part);
     });

@@ -1,6 +1,7 @@
 /* edge_benchmark: whether the second design of the edge kernels reaches its rates, on synthetic
  * tiles (edge_tiles.cuh) of width 64: forward (edge_forward.cuh) and both halves of backward
- * (edge_backward.cuh), each in three stages on top of one another.
+ * (edge_backward.cuh), each in three stages on top of one another. Stage 3 of backward is stage 2
+ * with another way to one product.
  *
  *     edge_benchmark                 every stage checked on 40 tiles, then those that are right
  *                                    timed on 5,120 (on the emulated device: checked)
@@ -33,6 +34,8 @@ static const stage stages[] = {
     {"M1", message_edges, 1, 34, 44, "units, slopes"},
     {"Z2", update_edges, 2, 46, 60, "fused form"},
     {"M2", message_edges, 2, 42, 54, "fused form"},
+    {"Z3", update_edges, 3, 46, 60, "as Z2"},
+    {"M3", message_edges, 3, 42, 54, "as M2"},
 };
 
 /* --- the problem ------------------------------------------------------------------------------ */
@@ -171,7 +174,7 @@ static result backward_reference(const problem &p, int tile, int number, bool me
                 out.part[(size_t)(k * half_hidden + n)] += de[k] * v.y[at];
             }
         }
-        if (message && number == 2)
+        if (message && number >= 2)
             norm_reference(p, tile, row, &out.rows[(size_t)(row * width)], out.scale);
     }
     add_sums(out, dx, half_hidden);
@@ -332,8 +335,9 @@ static device_memory make_memory(const problem &p, int graphs, int blocks) {
 }
 
 template <int Number> static void launch_number(const device_memory &d, kind of) {
-    if (of == forward_edges)
-        start(forward_kernel<Number>, d.blocks, forward::threads, forward::bytes, d.f);
+    if (of == forward_edges) /* which has no stage 3 */
+        start(forward_kernel < Number < 3 ? Number : 2 >, d.blocks, forward::threads,
+              forward::bytes, d.f);
     else if (of == update_edges)
         start(backward_kernel<Number, false>, d.blocks, back<false>::threads, back<false>::bytes,
               d.z);
@@ -343,7 +347,8 @@ template <int Number> static void launch_number(const device_memory &d, kind of)
 static void launch_stage(const device_memory &d, const stage &s) {
     if (s.number == 0) launch_number<0>(d, s.of);
     else if (s.number == 1) launch_number<1>(d, s.of);
-    else launch_number<2>(d, s.of);
+    else if (s.number == 2) launch_number<2>(d, s.of);
+    else launch_number<3>(d, s.of);
 }
 
 /* --- checks ----------------------------------------------------------------------------------- */
@@ -406,7 +411,7 @@ static bool check_rows(const stage &s, const device_memory &d, const std::vector
             double is = s.of == forward_edges ? of_half(bits) : of_bf16(bits);
             rows.add(s.number < 2 ? (double)kept[worker * matrix + k] : is, r.rows[k]);
         }
-        for (size_t k = 0; s.number == 2 && k < r.stats.size(); k++) {
+        for (size_t k = 0; s.number >= 2 && k < r.stats.size(); k++) {
             float is;
             memcpy(&is, &out[from + tile_bytes + k * 4], 4);
             stats.add(is, r.stats[k]);
@@ -419,7 +424,7 @@ static bool check_rows(const stage &s, const device_memory &d, const std::vector
 static bool check_weights(const stage &s, const device_memory &d, const std::vector<work> &list,
                           const std::vector<result> &results) {
     size_t matrix = (size_t)width * half_hidden, parts = (size_t)(d.graphs * graph_parts);
-    bool message = s.of == message_edges, whole = s.number == 2;
+    bool message = s.of == message_edges, whole = s.number >= 2;
     auto weights = download<float>(d.z.weight_sums, (size_t)d.blocks * matrix);
     auto part = download<float>(d.z.part_sums, (parts + (size_t)d.blocks) * matrix);
     auto scale = download<float>(d.z.scale_sums, parts * 8 * width);
@@ -505,7 +510,8 @@ int main(int argc, char **argv) {
     for (const stage &s : stages) found |= argc == 3 && strcmp(argv[2], s.name) == 0;
     if ((argc > 1 && !only_checks) || argc > 3 || !found) {
         fprintf(stderr,
-                "usage: edge_benchmark [check [F0 | F1 | F2 | Z0 | M0 | Z1 | M1 | Z2 | M2]]\n");
+                "usage: edge_benchmark [check [F0 | F1 | F2 | Z0 | M0 | Z1 | M1 | Z2 | M2 | Z3 | "
+                "M3]]\n");
         return 2;
     }
     check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0), "no GPU");

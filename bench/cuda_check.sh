@@ -11,10 +11,11 @@
 #                                       be carried elsewhere
 #     bench/cuda_check.sh lease         for a GPU lent for minutes, what decides most first, one
 #                                       short table last: sm_90a's instructions, both benchmarks,
-#                                       step times, tests, loop, sanitizers. Builds first where
-#                                       programs are missing and nvcc is not. Takes LEASE=560
-#                                       seconds at most; called again, it goes on with what has not
-#                                       ended well, until the programs are others
+#                                       step times, tests, memcheck, racecheck, loop, synccheck.
+#                                       Builds first where programs are missing and nvcc is not.
+#                                       Takes LEASE=560 seconds at most; called again, it goes on
+#                                       with what has not ended well, until the programs are
+#                                       others. OUT=FOLDER: logs there, too, in seven files
 #
 # The programs are linked statically where they can be. CHECKS picks what is run: "tests memcheck
 # racecheck synccheck times products nccl torch rivals profile"; products: our products beside
@@ -315,6 +316,20 @@ if [ "$mode" = lease ]; then
     programs=$(cd "$gpu" && cat $more $first_tests $second_tests programs 2>/dev/null | cksum)
     [ "$(cat "$logs/of" 2>/dev/null)" = "$programs" ] || rm -f "$logs"/*.end
     echo "$programs" >"$logs/of"
+    # All logs in few files: of benchmarks, steps, loop, tests, and of each tool.
+    keep_logs() {
+        [ -n "${OUT:-}" ] || return
+        for name in $all; do
+            case $name in
+            instructions | nodes | edges) file=benchmarks ;;
+            step_*) file=steps ;;
+            loop | nccl) file=loop ;;
+            test_*) file=tests ;;
+            *) file=${name%%-*} ;;
+            esac
+            { echo "=== $(cat "$logs/$name.end")" && cat "$logs/$name.log"; } >>"$OUT/$file"
+        done
+    }
     # alone MOST NAME COMMAND...: nothing beside it, MOST seconds at most
     alone() {
         limit=$1 least=5
@@ -324,15 +339,18 @@ if [ "$mode" = lease ]; then
     }
     alone 30 instructions "$gpu/test_instructions"
     alone 30 nodes "$gpu/node_benchmark"
-    alone 180 edges "$gpu/edge_benchmark"
+    alone 60 edges "$gpu/edge_benchmark"
     alone 60 step_lean "$gpu/cuda_step" lean
     alone 60 step_lstar "$gpu/cuda_step" lstar
     limit=${LIMIT:-600}
     run_check tests
+    least=20
+    for check in memcheck racecheck; do run_check $check; done
     alone 90 loop "$gpu/cuda_loop"
     alone 60 nccl "$gpu/cuda_loop" nccl karhunen-lean karhunen-lstar
-    limit=${LIMIT:-600} least=60
-    for check in memcheck racecheck synccheck; do run_check $check; done
+    limit=${LIMIT:-600} least=20
+    run_check synccheck
+    keep_logs
     # What failed comes first, the table last.
     for name in $all; do
         grep -q '^ok' "$logs/$name.end" && continue
@@ -344,7 +362,7 @@ if [ "$mode" = lease ]; then
     note "=== $(($(date +%s) - begun)) of ${LEASE:-560} s; logs in $logs"
     for name in $all; do cat "$logs/$name.end"; done
     cat "$logs/step_lean.log" "$logs/step_lstar.log" "$logs/nccl.log" | awk '!seen[$0]++'
-    cat "$logs/nodes.log" "$logs/edges.log" | grep -E '^stage|^[FZM][0-2] |^N[KB]? |^FAILED|wrong'
+    cat "$logs/nodes.log" "$logs/edges.log" | grep -E '^stage|^[FZM][0-3] |^N[KB]? |^FAILED|wrong'
     exit $status
 fi
 for check in $checks; do run_check "$check"; done

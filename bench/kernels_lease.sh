@@ -58,7 +58,7 @@ piece 20 steps "$gpu/cuda_step" lstar
 details details-karhunen karhunen lean 'node_tables|lean_(forward|backward|nodes)' 15 18
 details details-mnist mnist lean 'lean_(forward|backward|norm)' 12 10
 kernels kernels-lstar karhunen lstar
-grep -hE '^not ok|^FAILED|^stage|^[FZM][0-2] |^N[KB]? |relative|wrong' "$logs/benchmarks"
+grep -hE '^not ok|^FAILED|^stage|^[FZM][0-3] |^N[KB]? |relative|wrong' "$logs/benchmarks"
 grep -hE '^\[ *(OK|FAILED|PASSED) *\]|^ok ' "$logs/tests"
 awk '!seen[$0]++' "$logs/steps"
 python3 - "$logs" <<'END'

@@ -52,6 +52,11 @@ check table-is-last sh -c 'tail -n 1 table | grep -q "^F0 "'
 check step-times sh -c 'grep -q "karhunen lean 6.60" table && grep -q "karhunen lstar 6.60" table'
 check head-once sh -c '[ "$(grep -c "^B = 256" table)" = 1 ]'
 check all-listed sh -c '[ "$(grep -c "^ok " table)" = 76 ]'
+mkdir kept
+OUT="$scratch/kept" "$script" lease >table 2>&1
+check its-logs test "$(ls kept | tr '\n' ' ')" = \
+    "benchmarks loop memcheck racecheck steps synccheck tests "
+check log-of-edges grep -q '^F0 ' kept/benchmarks
 check ran-once sh -c '[ "$(sort ran | uniq -d | wc -l)" = 0 ] && [ "$(wc -l <ran)" = 18 ]'
 
 # The next call runs what failed, and all of it when a program is another one.

@@ -55,6 +55,21 @@ build_edges() {
             exit 1
         fi
     done
+    for name in edge_benchmark node_benchmark; do check_machine_code $name; done
+}
+# What ptxas has made of left operands of products, where nvdisasm is there.
+check_machine_code() {
+    command -v nvdisasm >/dev/null || return
+    for kind in ptx cubin; do
+        "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -$kind -o "$gpu/$1.$kind" \
+            "bench/$1.cu" || exit 1
+    done
+    nvdisasm "$gpu/$1.cubin" >"$gpu/$1.sass" &&
+        bench/operand_sources.py "$gpu/$1.ptx" "$gpu/$1.sass" >>"$gpu/$1.build" || {
+        grep -B 1 '^  ' "$gpu/$1.build"
+        exit 1
+    }
+    rm "$gpu/$1.ptx" "$gpu/$1.cubin" "$gpu/$1.sass"
 }
 # link_programs FOLDER LIBRARIES SOURCE...: all in one file, for each of them would hold all
 # kernels: FOLDER/programs NAME ARGUMENT..., and a script NAME that calls it.

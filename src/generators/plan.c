@@ -2,9 +2,10 @@
  *
  * The sizes of the field form a ladder. The second rung is measured first, and the update times of
  * the others are predicted from their operations. Then the largest rung that gets enough updates is
- * measured; if it is slower than predicted, a smaller one is taken. At the same number of networks
- * seen, many small updates beat few large ones (docs/results/2026-11-15-cpu.md), so the batch grows
- * only when more updates no longer help. */
+ * measured; if it is slower than predicted, a smaller one is taken. In the same time a larger field
+ * with a thousand updates beats a smaller one with many (docs/results/2026-11-18-plan.md). At the
+ * same number of networks seen, many small updates beat few large ones
+ * (docs/results/2026-11-15-cpu.md), so the batch grows only when more updates no longer help. */
 #include "base/mute.h"
 #include "base/settings_json.h"
 #include "base/status.h"
@@ -32,7 +33,8 @@ enum {
     small_batch = 16,     /* of a CPU ... */
     small_batch_gpu = 64, /* ... and of a GPU, which is idle below */
     most_batch = 256,
-    good_updates = 4000,    /* a rung is used where it gets so many */
+    good_updates = 1000,    /* a rung is used where it gets so many ... */
+    small_updates = 4000,   /* ... and the smallest one needs so many */
     plenty_updates = 10000, /* from here on a larger batch is better */
     most_updates = 20000,
     updates_a_validation = 40, /* at least, so that validating takes little of the time */
@@ -187,11 +189,15 @@ static wf_status choose_batch(planner *p, wf_plan *plan, double *seconds) {
     return WF_OK;
 }
 
+static int needed_updates(const wf_plan *plan) {
+    return plan->field.node == ladder[0].width ? small_updates : good_updates;
+}
+
 static void set_updates(const planner *p, double seconds, wf_plan *plan) {
     /* Two batches of 16 networks or more forward at each validation; an update is three passes. */
     double validation = plan->fit.set_aside == 0 ? 0 : 2 * 16 / (3.0 * (double)plan->fit.batch);
     double updates = floor(updates_in(p, seconds) / (1 + validation / updates_a_validation));
-    plan->short_time = updates < 0.8 * good_updates;
+    plan->short_time = updates < 0.8 * needed_updates(plan);
     plan->fit.updates = (size_t)fmin(most_updates, fmax(updates, 100));
     if (plan->fit.updates >= 1000) plan->fit.updates -= plan->fit.updates % 100;
     plan->fit.validations = plan->fit.updates / updates_a_validation;
@@ -217,8 +223,8 @@ static void warn_user(const planner *p, const wf_plan *plan) {
         wf_warn(p->ctx,
                 "%zu updates fit into the time, and flows need %d and more, as minutes = %.0f "
                 "would give",
-                plan->fit.updates, good_updates,
-                ceil(good_updates * plan->update_seconds / used_share / 60));
+                plan->fit.updates, needed_updates(plan),
+                ceil(needed_updates(plan) * plan->update_seconds / used_share / 60));
 }
 
 wf_status wf_plan_fit(wf_ctx *ctx, const wf_zoo *zoo, double minutes, wf_plan *out) {

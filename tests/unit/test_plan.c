@@ -84,6 +84,23 @@ static void test_little_time(void **state) {
     wf_zoo_free(zoo);
 }
 
+/* Whatever the time and the machine: too few updates come with a warning. The smallest field needs
+ * more of them. */
+static void test_enough_updates(void **state) {
+    (void)state;
+    static const double minutes[] = {0.01, 0.05, 0.2, 0.5};
+    wf_zoo *zoo = zoo_of("8-8-4", 120);
+    for (size_t i = 0; i < sizeof minutes / sizeof *minutes; i++) {
+        wf_plan plan;
+        warnings = 0;
+        assert_ok(ctx, wf_plan_fit(ctx, zoo, minutes[i], &plan));
+        size_t needed = plan.field.node == 16 ? 3200 : 800;
+        assert_true(plan.short_time == (plan.fit.updates < needed));
+        assert_int_equal(warnings, plan.short_time);
+    }
+    wf_zoo_free(zoo);
+}
+
 /* The plan as JSON is what fits take; as a recipe it reads back to the same settings. */
 static void test_texts(void **state) {
     (void)state;
@@ -135,6 +152,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_much_time),
         cmocka_unit_test(test_little_time),
+        cmocka_unit_test(test_enough_updates),
         cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -87,7 +87,9 @@ static wf_status choose_place(exporting *e) {
     if (!e->folder && cli_given(app, "format"))
         return wf__run_fail(app, WF_ERR_USAGE,
                             "--format goes with a folder; the ending of -o says it for one file");
-    return e->folder ? wf_make_folder(app->ctx, out) : cli_new_file(app, out);
+    if (!e->folder) return cli_new_file(app, out);
+    WF_TRY(wf_make_folder(app->ctx, out));
+    return wf__run_lock_folder(app, out);
 }
 
 /* A file name that is safe anywhere: the network's own, as runs_3_model, or net-0012. */

@@ -14,7 +14,8 @@ wf_status cli_not_there(wf_run_app *app, const char *path) {
 
 wf_status cli_new_file(wf_run_app *app, const char *path) {
     WF_TRY(cli_not_there(app, path));
-    return wf__run_lock_file(app, path);
+    WF_TRY(wf__run_lock_file(app, path));
+    return cli_not_there(app, path); /* who had the lock may have made it */
 }
 
 /* --- indices ---------------------------------------------------------------------------------- */

@@ -75,6 +75,29 @@ expect "two samples into one file" 5 "sampled.safetensors is being made by proce
 kill -TERM $first
 wait $first
 check "no lock is left after SIGTERM" test -z "$(find . -name '*.lock')"
+
+# Who waited replaces nothing without --force, whatever was made meanwhile.
+"$weft" sample whole/shared/flow.safetensors -n 3000 -o waited.safetensors -q >/dev/null 2>&1 &
+first=$!
+wait_for test -e .waited.safetensors.lock
+expect "who waited finds the file there" 2 "is there already" "$weft" sample \
+    whole/shared/flow.safetensors -n 2 --seed 9 -o waited.safetensors --wait
+wait $first
+"$weft" zoo info waited.safetensors --json >waited.json
+check "and leaves it" test "$(value waited.json count)" = 3000
+
+# A folder of exported networks.
+mkdir exported
+flock -o exported/.lock sleep 30 &
+first=$!
+wait_for sh -c '! flock -n exported/.lock true'
+expect "two exports into one folder" 5 "exported is being made by" "$weft" zoo export \
+    whole/shared/zoo.safetensors -i 0-3 -o exported
+kill $first
+wait $first 2>/dev/null
+expect "one after the other" 0 "4 networks" "$weft" zoo export whole/shared/zoo.safetensors \
+    -i 0-3 -o exported
+check "and no lock is left" test "$(ls -A exported | wc -l)" = 4
 mkdir folder
 expect "networks into a folder are refused before they are drawn" 4 "is a folder" "$weft" sample \
     whole/shared/flow.safetensors -n 1000000 -o folder

@@ -37,13 +37,15 @@ esac
 # not move are errors.
 build_edges() {
     mkdir -p "$gpu" || exit 1
+    ccache=$(command -v ccache) # "": none
     for source in bench/edge_benchmark.cu bench/node_benchmark.cu bench/cnn_benchmark.cu \
         tests/emulator/test_instructions.cu; do
         name=$(basename "$source" .cu)
         echo "$nvcc $source"
-        if ! "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a \
+        if ! $ccache "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a \
             -Xptxas -v -Xcompiler -Wall -Iinclude -Isrc \
-            "$source" -o "$gpu/$name" >"$gpu/$name.build" 2>&1; then
+            -c "$source" -o "$gpu/$name.o" >"$gpu/$name.build" 2>&1 ||
+            ! "$nvcc" -arch=sm_90a "$gpu/$name.o" -o "$gpu/$name" >>"$gpu/$name.build" 2>&1; then
             cat "$gpu/$name.build"
             exit 1
         fi

@@ -10,8 +10,8 @@
 #   decay    weight decay 0, 0.1 and 0.3 at UPDATES=7000, fitted to 300 and to 2,000 networks
 #   small    300 networks as `weft fit` takes them, 30 of them set aside: two fields, weight
 #            decay, and which weights sample; judged against 2,000 networks that the flow never saw
-#   gap      the same 300 networks, and 300 with tanh: what holds a field that memorises them open
-#            to new ones; GAP_UPDATES (4000) of 16, wide fields first
+#   gap      100 and 300 of these networks, and 300 with tanh: what keeps a field from learning them
+#            by heart; GAP_UPDATES (4000) of 16, GAP ("few wide signs errors")
 #   fresh    the demo and digits at equal total time with 1, 3, 10 and 30 times the networks
 #   table    a line for each finished run of those named, or of all
 #
@@ -135,23 +135,36 @@ small() {
     done
 }
 
-# Signs under tanh; a field that memorises 270 networks, and what may keep it from that; layers by
-# what their errors cost.
+# NAME SETTINGS: as they are, with dropout in the field, and with weight decay.
+held_open() {
+    name=$1
+    shift
+    small_run "gap-$name-$seed" "$@"
+    small_run "gap-$name-dropout-$seed" "$@" model.dropout=0.1
+    small_run "gap-$name-decay-$seed" "$@" train.weight_decay=0.1
+}
+# few: 100 of the networks; wide: a field that memorises 270; signs: under tanh; errors: layers
+# weighted by what their errors cost.
 gap() {
     many="train.batch=16 train.updates=${GAP_UPDATES:-4000}"
-    wide="$many model.node=64 model.edge=64 model.time=64 model.blocks=4"
     kinds="ema validation"
     # shellcheck disable=SC2086
     for seed in $seeds; do
-        small_networks tanh --set zoo.activation=tanh
-        small_run "gap-base-$seed" $many
-        small_run "gap-signs-$seed" $many train.signs=yes
-        small_networks small
-        small_run "gap-wide-$seed" $wide
-        small_run "gap-dropout-$seed" $wide model.dropout=0.1
-        small_run "gap-decay-$seed" $wide train.weight_decay=0.1
-        small_run "gap-base-$seed" $many
-        small_run "gap-errors-$seed" $many train.loss_by=errors
+        for part in ${GAP:-few wide signs errors}; do
+            [ "$part" = signs ] && small_networks tanh --set zoo.activation=tanh ||
+                small_networks small
+            case $part in
+            few) held_open few $many train.limit=100 ;;
+            wide) held_open wide $many model.node=64 model.edge=64 model.time=64 model.blocks=4 ;;
+            signs)
+                small_run "gap-base-$seed" $many
+                small_run "gap-signs-$seed" $many train.signs=yes ;;
+            errors)
+                small_run "gap-base-$seed" $many
+                small_run "gap-errors-$seed" $many train.loss_by=errors ;;
+            *) echo "GAP: no part $part" >&2 && exit 2 ;;
+            esac
+        done
     done
     kinds=
 }

@@ -23,6 +23,11 @@ def last_validation(path):
     return found
 
 
+def log_of(folder):
+    logs = [f"{folder}/{file}.safetensors.log.jsonl" for file in ("flow", "model")]
+    return next(filter(os.path.exists, logs), None)
+
+
 def seconds_of(path):
     times = [json.loads(line).get("seconds", 0) for line in open(path)]
     return max(times, default=0)
@@ -35,8 +40,7 @@ def row_of(folder):
     direct = next((rows[name] for name in own if not name.endswith("-refined")), None)
     name = next((name for name in own if name.endswith("-refined")), None)
     refined = rows.get(name)
-    logs = [f"{folder}/{file}.safetensors.log.jsonl" for file in ("flow", "model")]
-    log = next(filter(os.path.exists, logs))
+    log = log_of(folder)
     losses = last_validation(log)
     dopri5 = f"{folder}/dopri5.json"
     evaluations = json.load(open(dopri5))["evaluations"] if os.path.exists(dopri5) else None
@@ -64,7 +68,10 @@ def main():
     for name in names:
         if wanted and not any(name.startswith(prefix) for prefix in wanted):
             continue
-        if "rows" not in json.load(open(f"{out}/{name}/eval.json")):
+        judged = json.load(open(f"{out}/{name}/eval.json"))
+        rows = judged.get("rows", [])
+        many = any(key in row for row in rows for key in ("on", "collection"))
+        if not rows or many or log_of(f"{out}/{name}") is None:
             continue
         values = row_of(f"{out}/{name}").values()
         table.append(["-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v)

@@ -29,8 +29,8 @@
 #           goes (runs/cifar10-bench)
 #   COUNT   networks (2012)                 HELD     held-out networks (100)    EPOCHS  of a network
 #           (60)
-#   SECONDS_FOR_NETWORKS  train at most so many networks as fit, by the rate of one epoch measured
-#                         first; without it COUNT
+#   SECONDS_FOR_NETWORKS  train at most so many networks as fit, in whole rounds of TIMED, by the
+#                         rate of one epoch measured first; without it COUNT
 #   UPDATES of the flow (20000)             SAMPLES  networks drawn (100)       SETTINGS  for the
 #                                           run: "model.node=32 ..."
 #   PARTS   after the table ("refine widths paper")            TRAINED  networks trained at 0.5 and
@@ -132,8 +132,11 @@ fi
 if [ -n "${SECONDS_FOR_NETWORKS:-}" ]; then
     rate=$(cat "$out/rate.txt")
     note "training: $rate networks of $epochs epochs a second ($timed timed for one epoch)"
-    count=$(awk -v rate="$rate" -v s="$SECONDS_FOR_NETWORKS" -v most="$count" -v held="$held" 'BEGIN {
-        n = int(rate * s) - held; print (n > most ? most : n) }')
+    # Whole rounds of those that are trained at a time, where there is more than one.
+    count=$(awk -v rate="$rate" -v s="$SECONDS_FOR_NETWORKS" -v most="$count" -v held="$held" \
+        -v round="$timed" 'BEGIN {
+        n = int(rate * s); if (n > round) n -= n % round
+        n -= held; print (n > most ? most : n) }')
     [ "$count" -ge 2 ] ||
         stop "in $SECONDS_FOR_NETWORKS s no collection can be trained at $rate networks a second"
 fi

@@ -41,7 +41,8 @@
 #   lstar            the paper's layout and settings at three sizes of the sweep
 #   leads            karhunen: single settings beside the recipe's; other batches and widths in the
 #                    same time
-#   karhunen-fresh   recipes/karhunen-fresh.conf; with BUDGET as many updates as fit
+#   karhunen-fresh   recipes/karhunen-fresh.conf; with BUDGET as many updates as fit, with SEED=1
+#                    a run of its own name and seed
 #   mnist-fresh      recipes/mnist-fresh.conf likewise
 #   karhunen-distinct  1, 3, 10, 30 times 12,000 distinct networks at equal total time
 #   mnist-distinct   the same on MNIST, with 10,000
@@ -171,7 +172,11 @@ milliseconds() {
 # Sets `updates` and `estimate` (seconds of a run): RUNS MS OVERHEAD FULL. `share` of the time left
 # is for these runs, which go in rounds of $jobs.
 plan() {
-    if [ -n "${UPDATES:-}" ]; then updates=$UPDATES; elif [ -z "${BUDGET:-}" ]; then updates=$4; else
+    if [ -n "${UPDATES:-}" ]; then
+        updates=$UPDATES
+    elif [ -z "${BUDGET:-}" ]; then
+        updates=$4
+    else
         updates=$(awk -v runs="$1" -v ms="$2" -v over="$3" -v full="$4" -v share="$share" \
             -v seconds="$(($(left) - ${aside:-0} - ${RESERVE:-0}))" -v jobs="$jobs" 'BEGIN {
             side = runs < jobs ? runs : jobs
@@ -388,13 +393,20 @@ mnist_each=0.77
 # recipe; its pool is filled first.
 fresh() {
     name=$1 recipe=$2
-    plan 1 "$(awk "BEGIN { print $3 + $4 * $5 }")" "$(awk "BEGIN { print $7 + $4 * $6 / 1000 }")" "$8"
+    beside=$(awk "BEGIN { print $7 + $4 * $6 / 1000 }")
+    plan 1 "$(awk "BEGIN { print $3 + $4 * $5 }")" "$beside" "$8"
+    # On a slower machine the schedule is shortened: the next call would plan another run.
+    limit=
+    [ -z "${BUDGET:-}" ] || [ -n "${UPDATES:-}" ] ||
+        limit=train.max_seconds=$(awk "BEGIN { s = int(0.97 * $(left) - $7); print s < 1 ? 1 : s }")
     shift 8
+    [ -z "$limit" ] || set -- "$@" "$limit"
+    [ -z "${SEED:-}" ] || { name=$name-seed$SEED && set -- "$@" "$(seeds "$SEED")"; }
     echo "$name $estimate $recipe $* train.updates=$updates" | together
     table "$name" "$out/$name/" && cat "$out/$name.txt"
 }
-# NAME COUNT SETTINGS: $own_ms of an update on some of NAME's networks, and $own for a run that trains
-# its own: COUNT networks to judge against, 100 held-out ones after them, then fresh ones.
+# NAME COUNT SETTINGS: $own_ms of an update on some of NAME's networks, and $own for a run that
+# trains its own: COUNT networks to judge against, 100 held-out ones after them, then fresh ones.
 own_networks() {
     own=$1 count=$2
     shift 2
@@ -421,10 +433,12 @@ distinct() {
     shift 5
     for times in 30 1 10 3; do
         echo "$name-${times}x $estimate $recipe $* eval.controls=no train.fresh_pool=$networks" \
-            "$(awk -v u="$updates" -v ms="$ms" -v each="$each" -v n="$networks" -v times=$times 'BEGIN {
+            "$(awk -v u="$updates" -v ms="$ms" -v each="$each" -v n="$networks" \
+            -v times=$times 'BEGIN {
             made = u - (ms > 0 ? n * (times - 1) * each / ms : 0)
             if (made < 1) exit 1
-            print "train.updates=" int(made), "train.fresh_rate=" (times > 1 ? n * (times - 1) / made : 1e-9) }' ||
+            rate = times > 1 ? n * (times - 1) / made : 1e-9
+            print "train.updates=" int(made), "train.fresh_rate=" rate }' ||
                 echo none)"
     done | grep -v ' none$'
 }

@@ -131,5 +131,7 @@ int main(void) {
     check_cuda(cudaStreamDestroy(p.stream));
     wf_device_ranks_close(p.ranks);
     wf_ctx_free(ctx);
-    return wf_comm_leave(comm, why) != WF_OK;
+    wf_status status = wf_comm_end(comm, why);
+    wf_comm_leave(comm);
+    return status != WF_OK;
 }

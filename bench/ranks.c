@@ -71,5 +71,7 @@ int main(void) {
         status = measure(ctx, out, floats);
     free(out);
     wf_ctx_free(ctx);
-    return wf_comm_leave(comm, why) == WF_OK && status == WF_OK ? 0 : 1;
+    if (status == WF_OK) status = wf_comm_end(comm, why);
+    wf_comm_leave(comm);
+    return status != WF_OK;
 }

@@ -12,7 +12,8 @@
  *     status = wf_generator_fit(ctx, ...);
  *     if (status != WF_OK) wf_comm_give_up(ctx, status, wf_last_error(ctx));
  *     wf_ctx_free(ctx);
- *     wf_comm_leave(comm, why);
+ *     status = wf_comm_end(comm, why);
+ *     wf_comm_leave(comm);
  *
  * weft/weft.h says who owns what and what NULL means where a comment does not. */
 #ifndef WEFT_COMM_H
@@ -40,15 +41,19 @@ typedef struct wf_comm_desc {
 /* Joins the processes that a launcher started together. *out NULL with WF_OK: this process stands
  * alone, at no cost. Fails when ranks differ in build, instruction set or arguments, and when there
  * are several but this build has no MPI.
- * *out is the caller's: wf_comm_leave(). Returns WF_OK, WF_ERR_USAGE (ranks differ), WF_ERR_RANK
+ * *out is the caller's, also after a failure: wf_comm_leave(), once the sentence is told, because a
+ * launcher may end all when one has left. Returns WF_OK, WF_ERR_USAGE (ranks differ), WF_ERR_RANK
  * (one was lost), WF_ERR_UNSUPPORTED (no MPI in this build) or WF_ERR_MEMORY; `sentence` says
- * which. */
+ * which, "" where another rank speaks. */
 WF_API wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out,
                               char sentence[WF_COMM_SENTENCE]);
-/* The last call. Waits until all ranks are here. Fails when another rank gave up after this one's
- * last shared call.
- * comm may be NULL and is gone afterwards. Returns WF_OK or the status of the rank that failed. */
-WF_API wf_status wf_comm_leave(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
+/* The last shared call. Waits until all ranks are here. Fails when another rank gave up after this
+ * one's last shared call; `sentence` says why, "" where another rank speaks.
+ * comm may be NULL. Returns WF_OK or the status of the rank that failed. */
+WF_API wf_status wf_comm_end(wf_comm *comm, char sentence[WF_COMM_SENTENCE]);
+/* comm may be NULL and is gone afterwards. Ends the process where another rank was lost: MPI cannot
+ * be left then. */
+WF_API void wf_comm_leave(wf_comm *comm);
 
 /* All accept NULL: rank 0 of 1, whose host is "". The host's name belongs to the communicator. */
 WF_API int wf_comm_rank(const wf_comm *comm);
@@ -71,6 +76,8 @@ WF_API void wf_comm_give_up(wf_ctx *ctx, wf_status status, const char *sentence)
 WF_API const char *wf_comm_failure(const wf_comm *comm);
 /* Returns its status; WF_OK: there was none. */
 WF_API wf_status wf_comm_failure_status(const wf_comm *comm);
+/* Is this the rank that tells the user? Rank 0; when that is lost, the one that found it so. */
+WF_API bool wf_comm_speaks(const wf_comm *comm);
 
 WF_END_C
 

@@ -28,6 +28,12 @@ wf_status wf_comm_failure_status(const wf_comm *comm) {
     return wf_comm_failure(comm) == NULL ? WF_OK : (wf_status)atomic_load(&comm->failed);
 }
 
+bool wf_comm_speaks(const wf_comm *comm) {
+    if (comm == NULL) return true;
+    bool lost = atomic_load(&comm->failed) == WF_ERR_RANK && comm->failed_rank == 0;
+    return lost ? comm->finder : comm->rank == 0;
+}
+
 const char *wf_rank_name(const wf_comm *comm, int rank) {
     static _Thread_local char text[96];
     snprintf(text, sizeof text, "rank %d on %s", rank, wf_comm_host(comm, rank));
@@ -152,37 +158,32 @@ wf_status wf_comm_join(const wf_comm_desc *desc, wf_comm **out, char sentence[WF
     comm->desc = *desc;
     comm->blamed = -1;
     wf_status status = wf__mpi_join(comm, sentence);
-    if (status == WF_OK && comm->size == 1) {
-        wf__mpi_leave(comm);
-        comm_free(comm);
-        return WF_OK;
-    }
-    if (status == WF_OK) {
+    if (status != WF_OK) comm_free(comm);
+    else if (comm->size == 1) wf_comm_leave(comm);
+    else {
+        *out = comm;
         status = meet(comm, sentence);
-        if (status == WF_OK) {
-            *out = comm;
-            return WF_OK;
-        }
-        wf__comm_fail(comm, status, comm->rank, sentence);
-        if (comm->rank > 0) sentence[0] = '\0'; /* rank 0 says it for all */
-        wf__mpi_leave(comm);
+        if (status != WF_OK) wf__comm_fail(comm, status, comm->rank, sentence);
+        if (!wf_comm_speaks(comm)) sentence[0] = '\0';
     }
-    comm_free(comm);
     return status;
 }
 
-wf_status wf_comm_leave(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
+wf_status wf_comm_end(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
     sentence[0] = '\0';
     if (comm == NULL) return WF_OK;
     atomic_store(&comm->ctx, NULL);
+    wf__mpi_barrier(comm);
     wf_status status = (wf_status)atomic_load(&comm->failed);
-    if (status == WF_OK && !wf__mpi_barrier(comm)) {
-        status = (wf_status)atomic_load(&comm->failed);
+    if (status != WF_OK && wf_comm_speaks(comm))
         snprintf(sentence, WF_COMM_SENTENCE, "%s", comm->sentence);
-    }
+    return status;
+}
+
+void wf_comm_leave(wf_comm *comm) {
+    if (comm == NULL) return;
     wf__mpi_leave(comm);
     comm_free(comm);
-    return status;
 }
 
 /* --- collective calls ------------------------------------------------------------------------- */

@@ -93,6 +93,7 @@ struct wf_comm {
     atomic_int failed;   /* a wf_status: nothing is collective any more */
     atomic_bool failing; /* the first failure is the one to tell */
     int failed_rank;
+    bool finder;                     /* this rank found it lost */
     int blamed;                      /* whose failure all ranks have agreed on; -1: nobody's */
     char sentence[WF_COMM_SENTENCE]; /* of the failure; written before `failed` */
     wf_ctx *_Atomic ctx;             /* is interrupted when another rank stops */

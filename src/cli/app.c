@@ -143,15 +143,6 @@ void cli_unknown_command(int count, const char *const *words, char *out, size_t 
     else wf_text_add(&text, "; weft help lists them all");
 }
 
-static int unknown_command(int count, char **words) {
-    bool alone = count == 1 || words[1][0] == '-';
-    if (alone && cli_help_group(stderr, words[0])) return 2;
-    char sentence[256];
-    cli_unknown_command(count, (const char *const *)words, sentence, sizeof sentence);
-    cli_print_error("weft: %s\n", sentence);
-    return 2;
-}
-
 static int fail(wf_run_app *app, wf_status status) {
     cli_progress_clear(app);
     const char *sentence = app->sentence;
@@ -183,16 +174,20 @@ static int finish(wf_run_app *app, wf_status status) {
 }
 
 /* An option that some commands have. */
-static bool given(const wf_run_app *app, const char *name) {
+static bool has(const wf_run_app *app, const char *name) {
     for (const cli_option *o = app->command->options; o != NULL && o->name != NULL; o++)
-        if (strcmp(o->name, name) == 0) return cli_given(app, name);
+        if (strcmp(o->name, name) == 0) return true;
     return false;
+}
+
+static bool given(const wf_run_app *app, const char *name) {
+    return has(app, name) && cli_given(app, name);
 }
 
 static int run_command(wf_run_app *app) {
     bool speaks = wf_comm_rank(app->comm) == 0;
     bool shares = cli_ranks_share(app->command);
-    if (!speaks && !shares) return 0;
+    if (!shares && !speaks) return 0;
     wf_ctx_desc desc = {.threads = (int)cli_int(app, "threads"),
                         .device = (wf_device)cli_index(app, "device"),
                         .gpu = wf_comm_local_rank(app->comm),
@@ -212,6 +207,7 @@ static int run_command(wf_run_app *app) {
     wf_status status = wf_ctx_create(&desc, &app->ctx);
     if (status != WF_OK) return fail(app, status);
     interrupted_ctx = app->ctx;
+    if (!shares && has(app, "out")) cli_ranks_idle(app); /* it makes something */
     /* Work that ended well in spite of a late signal has ended well: nothing was cut. */
     int code = finish(app, app->command->run(app));
     for (int i = 0; i < app->n_locks; i++) wf_lock_free(app->locks[i]);
@@ -228,6 +224,11 @@ static int answer(wf_run_app *app) {
     return finish(app, WF_OK);
 }
 
+/* Where help goes that nobody asked for. */
+static FILE *complaints(const wf_run_app *app) {
+    return wf_comm_rank(app->comm) == 0 ? stderr : stdout; /* that of others is /dev/null */
+}
+
 /* Words before and after the command's name. */
 static int parse_and_answer(wf_run_app *app, int before, char **leading, int count, char **words,
                             bool named) {
@@ -236,8 +237,19 @@ static int parse_and_answer(wf_run_app *app, int before, char **leading, int cou
     if (status == WF_OK) status = cli_parse_end(app);
     if (status != WF_OK) return fail(app, status);
     if (named || cli_flag(app, "version")) return answer(app);
-    cli_help_program(app->help ? stdout : stderr);
+    cli_help_program(app->help ? stdout : complaints(app));
     return app->help ? finish(app, WF_OK) : 2;
+}
+
+/* Words that name no command, after options. */
+static int unknown_command(wf_run_app *app, int before, char **leading, int count, char **words) {
+    if (cli_check_leading(app, before, leading) != WF_OK) return fail(app, WF_ERR_USAGE);
+    bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
+    if (help && cli_help_group(stdout, words[0])) return finish(app, WF_OK);
+    bool alone = count == 1 || words[1][0] == '-';
+    if (alone && cli_help_group(complaints(app), words[0])) return 2;
+    cli_unknown_command(count, (const char *const *)words, app->sentence, sizeof app->sentence);
+    return fail(app, WF_ERR_USAGE);
 }
 
 int cli_main(int argc, char **argv) {
@@ -247,23 +259,16 @@ int cli_main(int argc, char **argv) {
     int before = cli_leading_options(argc - 1, argv + 1), used = 0;
     int count = argc - 1 - before;
     char **words = argv + 1 + before;
-    wf_run_app app = {.command = count > 0 ? cli_find_command(count, words, &used)
-                                           : cli_find_command(1, (char *[]){"help"}, &used)};
-    if (count == 0) used = 0;
-    if (app.command == NULL) {
-        app.command = cli_find_command(1, (char *[]){"help"}, &used);
-        wf_status status = cli_check_leading(&app, before, argv + 1);
-        if (status != WF_OK) return fail(&app, status);
-        bool help = count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0);
-        if (help && cli_help_group(stdout, words[0])) return finish(&app, WF_OK);
-        return unknown_command(count, words);
-    }
+    wf_run_app app = {.command = cli_find_command(count, words, &used)};
+    bool unknown = app.command == NULL && count > 0;
+    if (app.command == NULL) app.command = cli_find_command(1, (char *[]){"help"}, &(int){0});
     app.argument = calloc((size_t)argc + 1, sizeof *app.argument);
     if (app.argument == NULL) return fail(&app, WF_ERR_MEMORY);
     wf_status joined = cli_ranks_join(&app, argc, argv);
     int code = wf_status_exit_code(joined);
     if (joined == WF_OK) {
-        code = parse_and_answer(&app, before, argv + 1, count - used, words + used, count > 0);
+        if (unknown) code = unknown_command(&app, before, argv + 1, count, words);
+        else code = parse_and_answer(&app, before, argv + 1, count - used, words + used, count > 0);
         code = cli_ranks_leave(&app, code);
     }
     free(app.argument);

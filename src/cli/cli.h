@@ -57,6 +57,8 @@ int cli_main(int argc, char **argv);
 wf_status cli_ranks_join(wf_run_app *app, int argc, char **argv);
 /* Whether the ranks share the command's work; else rank 0 runs it by itself. */
 bool cli_ranks_share(const cli_command *command);
+/* Warns that the others wait. */
+void cli_ranks_idle(wf_run_app *app);
 /* A command has ended: the other ranks hear of a failure. What to tell the user: the failure of
  * another rank before what followed from it; "" on ranks other than 0, which say nothing. */
 const char *cli_ranks_failed(wf_run_app *app, wf_status status, const char *sentence);

@@ -14,7 +14,7 @@ const char *const cli_exit_codes[][2] = {
     {"3", "bad input file"},
     {"4", "out of memory or disk"},
     {"5", "another process is making the output"},
-    {"130, 143",
+    {"130, 138, 143",
      "stopped by a signal: what was done is saved, and the same command goes on from there"},
     {"141", "what read the output has gone"},
     {NULL, NULL}};

@@ -3,6 +3,7 @@
 #include "weft/comm.h"
 #include "weft/text.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,10 +11,7 @@
 /* Another rank failed, and this one hangs in a call that does not notice. */
 static void end_here(void *app_, const char *sentence) {
     wf_run_app *app = app_;
-    if (wf_comm_rank(app->comm) == 0 || strncmp(sentence, "rank 0 ", 7) == 0) {
-        cli_print_error("weft: %s\n", sentence);
-        fflush(stderr);
-    }
+    if (wf_comm_speaks(app->comm)) cli_print_error("weft: %s\n", sentence);
     _exit(wf_status_exit_code(WF_ERR_RANK));
 }
 
@@ -33,7 +31,10 @@ wf_status cli_ranks_join(wf_run_app *app, int argc, char **argv) {
     wf_comm_desc desc = {.arguments = arguments, .stuck = end_here, .user = app};
     wf_status status = wf_comm_join(&desc, &app->comm, sentence);
     free(arguments);
-    if (status != WF_OK && sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
+    if (status != WF_OK) {
+        if (sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
+        wf_comm_leave(app->comm);
+    }
     if (status != WF_OK || wf_comm_rank(app->comm) == 0) return status;
     app->quiet = true;
     return freopen("/dev/null", "w", stdout) != NULL ? WF_OK : WF_ERR_FAILED;
@@ -47,16 +48,24 @@ bool cli_ranks_share(const cli_command *command) {
     return false;
 }
 
+void cli_ranks_idle(wf_run_app *app) {
+    char sentence[128];
+    int idle = wf_comm_size(app->comm) - 1;
+    if (idle == 0) return;
+    snprintf(sentence, sizeof sentence, "one rank does all of weft %s; %d wait%s for it",
+             app->command->name, idle, idle == 1 ? "s" : "");
+    cli_progress_warn(app, sentence);
+}
+
 const char *cli_ranks_failed(wf_run_app *app, wf_status status, const char *sentence) {
     if (app->comm == NULL) return sentence;
     if (app->ctx != NULL) wf_comm_give_up(app->ctx, status, sentence);
+    if (!wf_comm_speaks(app->comm)) return "";
     const char *elsewhere = wf_comm_failure(app->comm);
-    bool speaks = wf_comm_rank(app->comm) == 0;
+    bool lost = wf_comm_rank(app->comm) > 0; /* rank 0 is */
     /* Ranks fail together when all find the same fault; only work that was stopped has another
      * rank's reason. */
-    if (elsewhere != NULL && (!speaks || status == WF_ERR_INTERRUPTED)) sentence = elsewhere;
-    bool lost = elsewhere != NULL && strncmp(elsewhere, "rank 0 ", 7) == 0;
-    if (!speaks && !lost) return "";
+    if (elsewhere != NULL && (lost || status == WF_ERR_INTERRUPTED)) sentence = elsewhere;
     bool of_its_host = status == WF_ERR_DISK || status == WF_ERR_MEMORY;
     if (!of_its_host || sentence == elsewhere || strncmp(sentence, "rank ", 5) == 0)
         return sentence;
@@ -67,10 +76,17 @@ const char *cli_ranks_failed(wf_run_app *app, wf_status status, const char *sent
 
 int cli_ranks_leave(wf_run_app *app, int code) {
     char sentence[WF_COMM_SENTENCE];
-    bool speaks = wf_comm_rank(app->comm) == 0;
-    wf_status status = wf_comm_leave(app->comm, sentence);
+    if (app->comm == NULL) return code;
+    /* The others may be saving; a launcher ends them all where this one dies. */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
+    wf_status status = wf_comm_end(app->comm, sentence);
+    if (code == 0 && status != WF_OK) {
+        if (sentence[0] != '\0') cli_print_error("weft: %s\n", sentence);
+        code = wf_status_exit_code(status);
+    }
+    wf_comm_leave(app->comm);
     app->comm = NULL;
-    if (code != 0 || status == WF_OK) return code;
-    if (speaks) cli_print_error("weft: %s\n", sentence);
-    return wf_status_exit_code(status);
+    return code;
 }

@@ -46,6 +46,8 @@ expect "ranks of other builds" 2 "rank 1 on $(hostname) runs another build" time
 expect "a mistake is told once" 2 "zoo.epochs" ranks 3 zoo train "$recipe" -o x.safetensors \
     --set zoo.epochs=-1
 check "by rank 0 alone" test "$(grep -c '^weft:' err)" = 1
+expect "a command that is none, too" 2 "unknown command nonsense" ranks 3 nonsense
+check "once" test "$(grep -c '^weft:' err)" = 1
 
 # --- collections
 "$weft" zoo train "$recipe" -o zoo.safetensors -q >/dev/null || fail "a collection" "exit code $?"
@@ -56,6 +58,8 @@ expect "more ranks than networks" 0 "1 of 3 ranks have nothing to do" ranks 3 zo
     -n 2 -o two.safetensors
 "$weft" zoo train "$recipe" -n 2 -o two-alone.safetensors -q >/dev/null
 check "are the same networks" cmp two.safetensors two-alone.safetensors
+expect "a command that ranks do not share" 0 "one rank does all of weft zoo head; 2 wait for it" \
+    ranks 3 zoo head two.safetensors -n 1 -o one.safetensors
 
 # --- training, sampling, evaluation: whole runs of 1, 2 and 3 ranks
 cat >body.py <<'END'
@@ -124,7 +128,7 @@ same_run "fresh networks, 3 ranks" 3 fresh $fresh
 # shellcheck disable=SC2086
 "$weft" run "$recipe" -o few -q $quick --set train.batch=2 >/dev/null 2>&1
 # shellcheck disable=SC2086
-same_run "a batch of 2, 3 ranks" 3 few $quick --set train.batch=2
+same_run "a batch of 2, 2 ranks" 2 few $quick --set train.batch=2
 expect "a flow that diverges ends all ranks" 1 "training diverged at update" ranks 3 train \
     "$recipe" --set train.lr=1000 --set train.weight_decay=1000 --set train.clip=0 \
     --set train.batch=96 -z zoo.safetensors -o wild.safetensors
@@ -188,6 +192,15 @@ expect "ranks with different files" 3 "zoo.safetensors is another here than on r
     mpirun -n 1 -wdir "$PWD/here" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors : \
     -n 1 -wdir "$PWD/there" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors
 
+# --- a network file system
+# A sanitizer must be the first library of a process.
+preloads() { ! ldd "$weft" | grep -q lib[at]san; }
+if preloads && ${CC:-cc} -shared -fPIC "$root/tests/cli/old_names.c" -o old-names.so; then
+    set -- "$weft" run "$recipe" -o far -q --threads 1 --set train.updates=5
+    expect "a rank that remembers which files were absent" 0 "" timeout 60 mpirun -n 1 "$@" : \
+        -n 1 env LD_PRELOAD="$PWD/old-names.so" "$@"
+fi
+
 # --- faults
 # The process of rank $2 that makes $1 here: another run of this test may make one of that name.
 rank_of() {
@@ -221,8 +234,7 @@ of_two() {
     timeout 60 mpirun -n 1 env LD_PRELOAD="$first" "$weft" "$@" --threads 1 : \
         -n 1 env LD_PRELOAD="$second" "$weft" "$@" --threads 1
 }
-# A sanitizer must be the first library of a process.
-if ! ldd "$weft" | grep -q lib[at]san && ${CC:-cc} -shared -fPIC full.c -o full.so; then
+if preloads && ${CC:-cc} -shared -fPIC full.c -o full.so; then
     expect "rank 1's disk is full" 4 "rank 1 on $(hostname): " of_two 1 zoo train "$recipe" \
         -o full.safetensors
     check "the system's words are told" grep -q "No space left on device" err
@@ -235,7 +247,7 @@ if ! ldd "$weft" | grep -q lib[at]san && ${CC:-cc} -shared -fPIC full.c -o full.
         "$recipe" --set train.batch=96 -z zoo.safetensors -o full-flow.safetensors
     check "with the system's words, once" test "$(grep '^weft:' err |
         grep -c 'No space left on device')" = 1
-check "there is no flow" test ! -e full-flow.safetensors
+    check "there is no flow" test ! -e full-flow.safetensors
 fi
 
 # A collection whose rank 1 is killed: what rank 0 had trained is kept.
@@ -257,21 +269,24 @@ expect "the rest is shared out anew" 0 "300 networks" ranks 3 zoo train "$recipe
 check "to the file of one process" cmp slow.safetensors halves.safetensors
 
 endless="--set train.batch=96 --set train.updates=1000000 --set train.save_seconds=1 -z zoo.safetensors"
-# fault NAME SIGNAL RANK CODES WORDS: of a run whose first checkpoint stands.
+# fault NAME SIGNAL RANKS CODES WORDS: of a run of 3 whose first checkpoint stands.
 fault() {
-    label=$1 signal=$2 rank=$3 codes=$4 words=$5
+    label=$1 signal=$2 some=$3 codes=$4 words=$5
     # shellcheck disable=SC2086
-    ranks 2 train "$recipe" $endless -o "$label.safetensors" -q >/dev/null 2>"$label.err" &
+    ranks 3 train "$recipe" $endless -o "$label.safetensors" -q >/dev/null 2>"$label.err" &
     job=$!
     wait_for test -s "$label.safetensors"
+    processes=$(for rank in $some; do rank_of "$label.safetensors" "$rank"; done)
     start=$(date +%s)
-    kill -"$signal" "$(rank_of "$label.safetensors" "$rank")"
+    # shellcheck disable=SC2086
+    kill -"$signal" $processes
     wait $job
     code=$?
     took=$(($(date +%s) - start))
     check "$label: ends with an error ($code)" test "$(echo " $codes " | grep -c " $code ")" = 1
     check "$label: in time ($took s)" test $took -le 30
     check "$label: says so" grep -q "$words" "$label.err"
+    check "$label: once" test "$(grep -c '^weft:' "$label.err")" -le 1
     expect "$label: the checkpoint is whole" 0 "ok" "$weft" verify "$label.safetensors"
     [ "$label" != killed ] || expect "$label: the same command goes on" 0 "" ranks 3 train \
         "$recipe" $endless --set train.max_seconds=1 -o "$label.safetensors"
@@ -303,7 +318,24 @@ fault killed KILL 1 "137" "rank 1 .* on node .* exited on signal 9"
 fault stopped USR1 1 "130 138" \
     "stopped.safetensors: interrupted after update [0-9]*; the checkpoint is saved"
 WEFT_RANK_TIMEOUT=3
-fault hangs STOP 1 "1" "rank 1 on .* has not answered for 3 s"
+fault hangs STOP 2 "1" "rank 2 on .* has not answered for 3 s"
 fault hangs-0 STOP 0 "1" "rank 0 on .* has not answered for 3 s"
+fault host STOP "0 1" "1" "rank 0 on .* has not answered for 3 s"
+
+# Slurm suspends a job and lets it go on.
+# shellcheck disable=SC2086
+ranks 2 train "$recipe" $endless --set train.max_seconds=10 -o suspended.safetensors -q >/dev/null \
+    2>suspended.err &
+job=$!
+wait_for test -s suspended.safetensors
+both="$(rank_of suspended.safetensors 0) $(rank_of suspended.safetensors 1)"
+# shellcheck disable=SC2086
+kill -STOP $both
+sleep 7
+# shellcheck disable=SC2086
+kill -CONT $both
+wait $job
+code=$?
+check "a job that was suspended goes on: $(tail -n 1 suspended.err)" test $code -eq 0
 
 finish

@@ -26,7 +26,9 @@ static int end(void **state) {
     char why[WF_COMM_SENTENCE];
     (void)state;
     wf_ctx_free(ctx);
-    return (int)wf_comm_leave(comm, why);
+    wf_status status = wf_comm_end(comm, why);
+    wf_comm_leave(comm);
+    return (int)status;
 }
 
 static void shares_cover_everything(void **state) {
@@ -249,6 +251,7 @@ static void a_rank_gives_up(void **state) {
         sleep(2); /* the others are to leave their last call first */
         wf_comm_give_up(ctx, WF_ERR_MEMORY, "no memory left");
         assert_null(wf_comm_failure(comm));
+        assert_false(wf_comm_speaks(comm));
     } else {
         wf_status status = wf_barrier(ctx);
         /* Rank 1 may have told us before we came here. */
@@ -258,6 +261,7 @@ static void a_rank_gives_up(void **state) {
         assert_non_null(strstr(wf_comm_failure(comm), "rank 1 on "));
         assert_non_null(strstr(wf_comm_failure(comm), "no memory left"));
         assert_true(wf_interrupted(ctx));
+        assert_int_equal(wf_comm_speaks(comm), rank == 0);
     }
     assert_false(wf_writes_together(ctx));
     assert_int_equal(wf_writes_files(ctx), rank == 0);

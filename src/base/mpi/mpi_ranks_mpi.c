@@ -6,7 +6,8 @@
  * M2  Notices (a beat, a failure, an interruption, a farewell) go over a communicator of their own.
  *     Every rank sends rank 0 a beat every few seconds, and rank 0 sends one to all others. A rank
  *     that sends none for WEFT_RANK_TIMEOUT seconds is lost: its process was killed or stopped, or
- *     its host hangs.
+ *     its host hangs. Time in which the listener itself was stopped does not count: Slurm may
+ *     suspend a whole job.
  * M3  After a failure all ranks say farewell to rank 0 before any of them ends: a launcher kills
  *     the whole job when one process ends with an error, and rank 0 may have a checkpoint to
  *     write. */
@@ -29,12 +30,14 @@
 
 enum {
     largest_call = 1 << 30, /* bytes: counts of MPI are ints */
-    spins = 2000,
-    yields = 200,
+    spin_us = 1000,         /* that a waiting call keeps its core; then it yields */
+    yield_us = 2000,        /* from here on it naps between two looks */
     tick_ms = 20,
     beat_ms = 2000,
-    stuck_ms = 7000,    /* from a failure to the end of a rank that does not react */
-    farewell_ms = 10000 /* that a failed rank waits for the others */
+    silent_ms = 6000,    /* a rank that sends nothing for so long is not waited for at the end */
+    stuck_ms = 7000,     /* from a failure to the end of a rank that does not react */
+    farewell_ms = 10000, /* that a failed rank waits for the others */
+    pause_ms = 1000      /* a longer pause of the watcher counts as one: its process was stopped */
 };
 static const double usual_timeout = 20;
 
@@ -49,16 +52,17 @@ typedef struct notice {
 typedef struct wf_mpi {
     MPI_Comm work, notices, device;
     pthread_mutex_t lock;
+    atomic_bool claimed; /* the watcher wants the lock */
     pthread_t watcher;
     bool watching;
     atomic_bool quit;
     double timeout;
-    double *heard;      /* [size] when a rank was last heard of */
+    double watched;     /* seconds, without those in which this process was stopped */
+    double *heard;      /* [size] of `watched`, when a rank was last heard of */
     bool *left;         /* [size] its farewell has come */
     MPI_Request *beats; /* [size] under way, or MPI_REQUEST_NULL */
     notice beat;
     bool interruption_told;
-    atomic_int farewells;
     double failed_at;
 } wf_mpi;
 
@@ -79,15 +83,18 @@ static void nap(long microseconds) { nanosleep(&(struct timespec){0, microsecond
  * are cancelled, because their memory may be freed. */
 static bool wait_all(wf_comm *comm, MPI_Request *requests, int n) {
     wf_mpi *mpi = comm->mpi;
-    for (int rounds = 0;; rounds++) {
+    for (double start = wf_seconds();;) {
         int done = 0;
+        /* On a loaded host a test may take as long as others need the core. */
+        while (atomic_load(&mpi->claimed)) nap(50);
         pthread_mutex_lock(&mpi->lock);
         MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE);
         pthread_mutex_unlock(&mpi->lock);
         if (done) return true;
         if (atomic_load(&comm->failed) != 0) return false;
-        if (rounds > spins + yields) nap(50);
-        else if (rounds > spins) sched_yield();
+        double waited = wf_seconds() - start;
+        if (waited > 1e-6 * yield_us) nap(50);
+        else if (waited > 1e-6 * spin_us) sched_yield();
     }
 }
 
@@ -135,15 +142,12 @@ static void failed_elsewhere(wf_comm *comm, int from, const notice *what) {
 
 static void take_notice(wf_comm *comm, int from, const notice *what) {
     wf_mpi *mpi = comm->mpi;
-    mpi->heard[from] = wf_seconds();
+    mpi->heard[from] = mpi->watched;
     if (what->kind == FAILURE) failed_elsewhere(comm, from, what);
     else if (what->kind == INTERRUPTION) {
         mpi->interruption_told = true; /* by the rank that was interrupted */
         stop_work(comm);
-    } else if (what->kind == FAREWELL && !mpi->left[from]) {
-        mpi->left[from] = true;
-        atomic_fetch_add(&mpi->farewells, 1);
-    }
+    } else if (what->kind == FAREWELL) mpi->left[from] = true;
 }
 
 /* Under the lock. */
@@ -174,35 +178,37 @@ static void send_beats(wf_comm *comm) {
 }
 
 /* Rank 0 watches all ranks, the others watch rank 0. They wait a little longer, so that rank 0 can
- * name the lost rank. */
-static void find_lost(wf_comm *comm, double now) {
+ * name the lost rank, and one after the other, so that one of them speaks for all. */
+static double patience(const wf_comm *comm) {
+    int after = comm->rank < 30 ? comm->rank : 30;
+    return comm->mpi->timeout + (comm->rank == 0 ? 0 : 2.9 + 0.1 * after);
+}
+
+static void find_lost(wf_comm *comm) {
     wf_mpi *mpi = comm->mpi;
-    double limit = mpi->timeout + (comm->rank == 0 ? 0 : 3);
     for (int r = 0; r < (comm->rank == 0 ? comm->size : 1); r++) {
-        if (r == comm->rank || mpi->left[r] || now - mpi->heard[r] < limit) continue;
-        char sentence[WF_COMM_SENTENCE];
-        snprintf(sentence, sizeof sentence,
-                 "%s has not answered for %.0f s: it was killed, or its host hangs. The last "
-                 "checkpoint is whole, and the same command goes on from it",
+        if (r == comm->rank || mpi->left[r] || mpi->watched - mpi->heard[r] < patience(comm))
+            continue;
+        notice what = {.kind = FAILURE, .status = WF_ERR_RANK, .rank = r};
+        snprintf(what.sentence, sizeof what.sentence,
+                 "%s has not answered for %.0f s: it was killed, or its host hangs. What was saved "
+                 "is whole, and the same command goes on from it",
                  wf_rank_name(comm, r), mpi->timeout);
-        if (!wf__comm_fail(comm, WF_ERR_RANK, r, sentence)) return;
-        if (comm->rank == 0) {
-            notice what = {.kind = FAILURE, .status = WF_ERR_RANK, .rank = r};
-            snprintf(what.sentence, sizeof what.sentence, "%s", sentence);
-            pthread_mutex_lock(&mpi->lock);
-            tell_all(comm, &what);
-            pthread_mutex_unlock(&mpi->lock);
-        }
+        comm->finder = true;
+        if (!wf__comm_fail(comm, WF_ERR_RANK, r, what.sentence)) return;
+        pthread_mutex_lock(&mpi->lock);
+        tell_all(comm, &what);
+        pthread_mutex_unlock(&mpi->lock);
         stop_work(comm);
         return;
     }
 }
 
 /* A failure elsewhere has to end this rank too, whatever its own thread is doing. */
-static void end_when_stuck(wf_comm *comm, double now) {
+static void end_when_stuck(wf_comm *comm) {
     wf_mpi *mpi = comm->mpi;
-    if (mpi->failed_at == 0) mpi->failed_at = now;
-    if (comm->failed_rank == comm->rank || now - mpi->failed_at < 1e-3 * stuck_ms) return;
+    if (mpi->failed_at == 0) mpi->failed_at = mpi->watched;
+    if (comm->failed_rank == comm->rank || mpi->watched - mpi->failed_at < 1e-3 * stuck_ms) return;
     if (atomic_load(&comm->ctx) == NULL) return; /* it is about to end */
     if (comm->desc.stuck != NULL) comm->desc.stuck(comm->desc.user, comm->sentence);
     else MPI_Abort(MPI_COMM_WORLD, wf_status_exit_code(WF_ERR_RANK));
@@ -211,24 +217,28 @@ static void end_when_stuck(wf_comm *comm, double now) {
 static void *watch(void *comm_) {
     wf_comm *comm = comm_;
     wf_mpi *mpi = comm->mpi;
-    double next_beat = 0;
+    double next_beat = 0, before = wf_seconds();
     while (!atomic_load(&mpi->quit)) {
         double now = wf_seconds();
         wf_ctx *ctx = atomic_load(&comm->ctx);
         bool interrupted = wf_interrupted(ctx) && atomic_load(&comm->failed) == 0;
+        atomic_store(&mpi->claimed, true);
         pthread_mutex_lock(&mpi->lock);
+        atomic_store(&mpi->claimed, false);
+        mpi->watched += now - before < 1e-3 * pause_ms ? now - before : 1e-3 * pause_ms;
+        before = now;
         take_notices(comm);
         if (interrupted && !mpi->interruption_told) {
             mpi->interruption_told = true;
             tell_all(comm, &(notice){.kind = INTERRUPTION});
         }
-        if (now >= next_beat) {
-            next_beat = now + 1e-3 * beat_ms;
+        if (mpi->watched >= next_beat) {
+            next_beat = mpi->watched + 1e-3 * beat_ms;
             send_beats(comm);
         }
         pthread_mutex_unlock(&mpi->lock);
-        if (atomic_load(&comm->failed) != 0) end_when_stuck(comm, now);
-        else find_lost(comm, now);
+        if (atomic_load(&comm->failed) != 0) end_when_stuck(comm);
+        else find_lost(comm);
         nap(1000L * tick_ms);
     }
     return NULL;
@@ -254,10 +264,7 @@ static int find_local_rank(void) {
 static wf_status start_watching(wf_comm *comm) {
     wf_mpi *mpi = comm->mpi;
     sigset_t all, before;
-    for (int r = 0; r < comm->size; r++) {
-        mpi->heard[r] = wf_seconds();
-        mpi->beats[r] = MPI_REQUEST_NULL;
-    }
+    for (int r = 0; r < comm->size; r++) mpi->beats[r] = MPI_REQUEST_NULL;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     mpi->watching = pthread_create(&mpi->watcher, NULL, watch, comm) == 0;
@@ -277,11 +284,10 @@ static wf_status prepare(wf_comm *comm, char *sentence) {
         mpi->beats = calloc(size, sizeof(MPI_Request));
         pthread_mutex_init(&mpi->lock, NULL);
     }
+    snprintf(sentence, WF_COMM_SENTENCE, "no memory for %d ranks", comm->size);
     if (comm->host == NULL || mpi == NULL || mpi->heard == NULL || mpi->left == NULL ||
-        mpi->beats == NULL) {
-        snprintf(sentence, WF_COMM_SENTENCE, "no memory for %d ranks", comm->size);
+        mpi->beats == NULL)
         return WF_ERR_MEMORY;
-    }
     gethostname(own, sizeof own - 1);
     MPI_Allgather(own, sizeof own, MPI_BYTE, comm->host, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
     MPI_Comm_dup(MPI_COMM_WORLD, &mpi->work);
@@ -310,23 +316,34 @@ wf_status wf__mpi_join(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
     return prepare(comm, sentence);
 }
 
+/* Under the lock. Have all said farewell? waits: some have not that may still do so. */
+static bool all_left(const wf_comm *comm, bool *waits) {
+    const wf_mpi *mpi = comm->mpi;
+    bool all = true;
+    *waits = false;
+    for (int r = 0; r < (comm->rank == 0 ? comm->size : 1); r++) {
+        if (r == comm->rank || mpi->left[r]) continue;
+        all = false;
+        *waits |= mpi->watched - mpi->heard[r] < 1e-3 * silent_ms;
+    }
+    return all;
+}
+
 /* Invariant M3. Are all ranks here? Nobody waits for one that is lost. */
 static bool say_farewell(wf_comm *comm) {
     wf_mpi *mpi = comm->mpi;
     notice bye = {.kind = FAREWELL};
-    bool lost = atomic_load(&comm->failed) == WF_ERR_RANK;
-    int wanted = comm->rank == 0 ? comm->size - 1 - lost : !(lost && comm->failed_rank == 0);
+    bool all = false, waits = true;
     pthread_mutex_lock(&mpi->lock);
     if (comm->rank != 0) send_notice(comm, 0, &bye);
     pthread_mutex_unlock(&mpi->lock);
-    for (double start = wf_seconds(); wf_seconds() - start < 1e-3 * farewell_ms;) {
-        if (atomic_load(&mpi->farewells) >= wanted) break;
-        nap(1000L * tick_ms);
+    for (double start = wf_seconds(); waits && wf_seconds() - start < 1e-3 * farewell_ms;) {
+        pthread_mutex_lock(&mpi->lock);
+        all = all_left(comm, &waits);
+        if (comm->rank == 0 && all) tell_all(comm, &bye);
+        pthread_mutex_unlock(&mpi->lock);
+        if (waits) nap(1000L * tick_ms);
     }
-    bool all = !lost && atomic_load(&mpi->farewells) >= wanted;
-    pthread_mutex_lock(&mpi->lock);
-    if (comm->rank == 0 && all) tell_all(comm, &bye);
-    pthread_mutex_unlock(&mpi->lock);
     return all;
 }
 

@@ -59,7 +59,7 @@ wf_status wf_file_digest(wf_ctx *ctx, const char *path, char out[33]) {
     void *block;
     wf_digest digest = {NULL};
     out[0] = '\0';
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = wf_open_to_read(path, 0);
     if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
     wf_status status = wf_alloc_raw(ctx, block_bytes, 1, path, &block);
     if (status == WF_OK) {

@@ -78,6 +78,44 @@ bool wf_mapped_file(const void *address, char *out, size_t size) {
     return note != NULL;
 }
 
+/* --- names ------------------------------------------------------------------------------------ */
+
+static void open_and_close(const char *folder) {
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) close(fd);
+}
+
+/* A host of a network file system remembers that a name was absent, for up to a minute. Who opens
+ * the folders above it makes the host ask the server. */
+static void look_again(const char *path) {
+    char folder[4096];
+    size_t length = strlen(path);
+    if (length >= sizeof folder) return;
+    if (path[0] != '/') open_and_close(".");
+    for (size_t i = 1; i < length; i++) {
+        if (path[i] != '/') continue;
+        memcpy(folder, path, i);
+        folder[i] = '\0';
+        open_and_close(folder);
+    }
+}
+
+bool wf_file_exists(const char *path) {
+    if (access(path, F_OK) == 0) return true;
+    if (errno == ENOENT) {
+        look_again(path);
+        if (access(path, F_OK) == 0) return true;
+    }
+    return errno != ENOENT && errno != ENOTDIR;
+}
+
+int wf_open_to_read(const char *path, int flags) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    if (fd < 0 && errno == ENOENT && wf_file_exists(path))
+        fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    return fd;
+}
+
 /* Commands add the ending where an output's name has none, so people leave it out later. */
 wf_status wf_fail_to_open(wf_ctx *ctx, const char *path) {
     int error = errno;
@@ -93,7 +131,7 @@ wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out) {
     static const uint8_t nothing[1];
     *out = (wf_map){nothing, 0, NULL};
     /* O_NONBLOCK: a pipe without a writer must be refused below, not waited for. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = wf_open_to_read(path, O_NONBLOCK);
     if (fd < 0) return wf_fail_to_open(ctx, path);
     struct stat info;
     wf_status status = WF_OK;
@@ -322,7 +360,7 @@ wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *
                         size_t *size) {
     *out = NULL;
     *size = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = wf_open_to_read(path, 0);
     if (fd < 0) return wf_fail_errno(ctx, WF_ERR_INPUT, "%s: cannot be opened", path);
     wf_buffer buffer = {
         .path = path, .limit = limit < SIZE_MAX / 4 ? limit : SIZE_MAX / 4, .enough = enough};
@@ -336,11 +374,6 @@ wf_status wf_read_until(wf_ctx *ctx, const char *path, size_t limit, wf_enough *
     *out = buffer.bytes;
     *size = buffer.size;
     return WF_OK;
-}
-
-bool wf_file_exists(const char *path) {
-    if (access(path, F_OK) == 0) return true;
-    return errno != ENOENT && errno != ENOTDIR;
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */

@@ -15,6 +15,9 @@ typedef struct wf_map {
     struct map_note *note; /* io's own; NULL without a mapping */
 } wf_map;
 wf_status wf_map_open(wf_ctx *ctx, const char *path, wf_map *out);
+/* open() of a file that another host may have made a moment ago, with O_RDONLY, O_CLOEXEC and
+ * `flags`. */
+int wf_open_to_read(const char *path, int flags);
 /* WF_ERR_INPUT with the sentence for a file that cannot be opened, from errno: where only
  * PATH.safetensors is there, it names that. */
 wf_status wf_fail_to_open(wf_ctx *ctx, const char *path);

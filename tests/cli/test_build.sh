@@ -31,6 +31,12 @@ for package in $(sed -n '/^need-lib:/,/^need-test/s/.*need.sh //p' Makefile); do
         check "$file has $package" grep -qw -e "$package" $file
     done
 done
+for file in Dockerfile Dockerfile.cuda; do
+    check "$file builds with MPI" sh -c "sed '/^FROM/,/^FROM/!d' $file | grep -qw libopenmpi-dev"
+    check "$file runs with MPI" sh -c "tac $file | sed '/^FROM/q' | grep -qw openmpi-bin"
+done
+check "NCCL, which the image for building has, is in the other, too" sh -c \
+    "tac Dockerfile.cuda | grep -m 1 '^FROM' | grep -q -e -runtime-"
 
 # parts OPTION: what the library is made of; an old file unless the parts have changed
 parts() {

@@ -97,7 +97,7 @@ WF_API wf_status wf_logits(wf_ctx *ctx, const wf_graph *graph, const float *weig
  * WF_ERR_MEMORY. */
 WF_API wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_dataset *data,
                                  wf_score score, float *scores, uint8_t *errors);
-/* Ties count one half; NaN with one class. */
+/* Ties count one half; NaN with one class, and without memory for n ranks. */
 WF_API double wf_roc_auc(const float *score, const int32_t *positive, size_t n);
 WF_API double wf_error_iou(const uint8_t *a, const uint8_t *b, size_t bytes); /* empty union: 0 */
 /* Exact W2 between two equal-sized clouds of points (m, 3).

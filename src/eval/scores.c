@@ -27,10 +27,21 @@ typedef struct score_call {
     uint8_t *errors;
     float *logits; /* (n, n_test, outputs), or NULL */
     size_t tiles, first;
-    float *inputs;  /* (tiles, inputs, tile) */
-    float *scratch; /* scratch_floats per worker: the executor's, then margins of all examples */
+    float *inputs; /* (tiles, inputs, tile) */
+    /* scratch_floats per worker: the executor's, then margins of all examples, then, for ROC AUC,
+     * room to rank them */
+    float *scratch;
     size_t scratch_floats;
 } score_call;
+
+/* An example in the order of scores. */
+typedef struct ranked {
+    float score;
+    int32_t positive;
+} ranked;
+enum { ranked_floats = sizeof(ranked) / sizeof(float) };
+
+static double roc_auc(const float *score, const int32_t *positive, size_t n, ranked *order);
 
 static void lay_out_inputs(const wf_dataset *data, float *out) {
     for (size_t row = 0; row < data->n_test; row++) {
@@ -73,7 +84,8 @@ static void score_network(void *call_, size_t chunk, int worker) {
     }
     if (call->scores == NULL) return;
     call->scores[index] = call->score == WF_SCORE_AUC
-                              ? (float)wf_roc_auc(margin, data->y_test, data->n_test)
+                              ? (float)roc_auc(margin, data->y_test, data->n_test,
+                                               (ranked *)(margin + call->tiles * tile))
                               : (float)(1.0 - (double)wrong / (double)data->n_test);
 }
 
@@ -97,7 +109,8 @@ static wf_status check_fit(wf_ctx *ctx, const wf_graph *graph, const wf_dataset 
 static wf_status score_call_open(wf_ctx *ctx, score_call *call) {
     WF_TRY(wf__executor_open(ctx, call->graph, &call->executor));
     call->tiles = (call->data->n_test + tile - 1) / tile;
-    call->scratch_floats = call->executor.floats + call->tiles * tile;
+    size_t of_example = 1 + (call->score == WF_SCORE_AUC ? ranked_floats : 0);
+    call->scratch_floats = call->executor.floats + of_example * call->tiles * tile;
     WF_TRY(wf_alloc(ctx, call->scratch_floats * (size_t)wf_ctx_threads(ctx), sizeof(float),
                     "forward pass", &call->scratch));
     WF_TRY(wf_alloc(ctx, call->tiles * tile * (size_t)call->data->inputs, sizeof(float),
@@ -202,7 +215,7 @@ wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_d
     size_t outputs = (size_t)data->classes, rows = data->n_test, bytes = (rows + 7) / 8;
     WF_TRY(check_data(ctx, data, score));
     float *margin;
-    WF_TRY(wf_alloc(ctx, rows, sizeof *margin, "scores", &margin));
+    WF_TRY(wf_alloc(ctx, rows * (1 + ranked_floats), sizeof *margin, "scores", &margin));
     for (size_t i = 0; i < n; i++) {
         size_t wrong = 0;
         if (errors != NULL) memset(errors + i * bytes, 0, bytes);
@@ -214,17 +227,13 @@ wf_status wf_score_logits(wf_ctx *ctx, const float *logits, size_t n, const wf_d
             if (score == WF_SCORE_AUC) margin[r] = row[1] - row[0];
         }
         if (scores != NULL)
-            scores[i] = score == WF_SCORE_AUC ? (float)wf_roc_auc(margin, data->y_test, rows)
-                                              : (float)(1.0 - (double)wrong / (double)rows);
+            scores[i] = score == WF_SCORE_AUC
+                            ? (float)roc_auc(margin, data->y_test, rows, (ranked *)(margin + rows))
+                            : (float)(1.0 - (double)wrong / (double)rows);
     }
     free(margin);
     return WF_OK;
 }
-
-typedef struct ranked {
-    float score;
-    int32_t positive;
-} ranked;
 
 static int by_score(const void *a_, const void *b_) {
     const ranked *a = a_, *b = b_;
@@ -233,9 +242,7 @@ static int by_score(const void *a_, const void *b_) {
 
 /* The share of (positive, negative) pairs in which the positive one scores higher, from rank
  * sums; equal scores share their mean rank. */
-double wf_roc_auc(const float *score, const int32_t *positive, size_t n) {
-    ranked *order = malloc((n + 1) * sizeof *order);
-    if (order == NULL) return NAN;
+static double roc_auc(const float *score, const int32_t *positive, size_t n, ranked *order) {
     size_t positives = 0;
     bool ordered = true;
     for (size_t i = 0; i < n; i++) {
@@ -244,10 +251,7 @@ double wf_roc_auc(const float *score, const int32_t *positive, size_t n) {
         ordered &= !isnan(score[i]);
     }
     size_t negatives = n - positives;
-    if (positives == 0 || negatives == 0 || !ordered) {
-        free(order);
-        return NAN;
-    }
+    if (positives == 0 || negatives == 0 || !ordered) return NAN;
     qsort(order, n, sizeof *order, by_score);
     double rank_sum = 0;
     for (size_t i = 0; i < n;) {
@@ -257,7 +261,13 @@ double wf_roc_auc(const float *score, const int32_t *positive, size_t n) {
         rank_sum += (double)tied * 0.5 * (double)(i + 1 + end);
         i = end;
     }
-    free(order);
     double p = (double)positives;
     return (rank_sum - 0.5 * p * (p + 1)) / (p * (double)negatives);
+}
+
+double wf_roc_auc(const float *score, const int32_t *positive, size_t n) {
+    ranked *order = malloc((n + 1) * sizeof *order);
+    double auc = order != NULL ? roc_auc(score, positive, n, order) : NAN;
+    free(order);
+    return auc;
 }

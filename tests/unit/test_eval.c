@@ -1,5 +1,5 @@
 /* Scores, masks and rows against plain recomputation; the cache; what is refused. */
-#include "wf_test.h"
+#include "failing_malloc.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -104,6 +104,21 @@ static void scores_equal_plain_forward(void **state) {
         assert_memory_equal(mask, masks + i * bytes, bytes);
     }
     free(masks), free(mask);
+}
+
+/* Without memory a score is never called undefined. */
+static wf_status scores_by_auc(wf_ctx *ctx, void *fixture_) {
+    const fixture *f = fixture_;
+    float scores[n_networks];
+    WF_TRY(wf_score_networks(ctx, f->graph, f->weights, n_networks, f->data, WF_SCORE_AUC, scores,
+                             NULL));
+    for (size_t i = 0; i < n_networks; i++) assert_false(isnan(scores[i]));
+    return WF_OK;
+}
+
+static void auc_survives_lack_of_memory(void **state) {
+    fixture *f = *state;
+    fail_every_allocation(f->ctx, "scores", scores_by_auc, f);
 }
 
 /* Odd sizes, all activations: against wf_graph_forward, example by example. */
@@ -635,6 +650,7 @@ static void iou_of_a_large_collection(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_equal_plain_forward),
+        cmocka_unit_test(auc_survives_lack_of_memory),
         cmocka_unit_test(scores_any_network),
         cmocka_unit_test(auc_counts_pairs),
         cmocka_unit_test(iou_of_small_masks),

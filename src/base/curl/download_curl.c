@@ -111,7 +111,10 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *transfer_) {
     }
     if (t->file == NULL) {
         char *grown = realloc(t->text, t->size + length + 1);
-        if (grown == NULL) return 0;
+        if (grown == NULL) {
+            t->write_error = ENOMEM;
+            return 0;
+        }
         t->text = grown;
         memcpy(t->text + t->size, bytes, length);
         t->size += length;
@@ -204,7 +207,7 @@ static wf_status transfer_fault(const transfer *t, const char *url, CURLcode cod
                        url, t->reason[0] != 0 ? t->reason : "refused");
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &answer);
     const char *reason = t->reason[0] != 0 ? t->reason : curl_easy_strerror(code);
-    if (code == CURLE_OUT_OF_MEMORY)
+    if (code == CURLE_OUT_OF_MEMORY || t->write_error == ENOMEM)
         return wf_fail(t->ctx, WF_ERR_MEMORY, "%s: out of memory", url);
     if (code == CURLE_ABORTED_BY_CALLBACK)
         return wf_fail(t->ctx, WF_ERR_INTERRUPTED,

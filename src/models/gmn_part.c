@@ -19,7 +19,7 @@ typedef struct network {
     wf_tape_act act;
     size_t size;              /* of a real */
     const void *presence;     /* [N] 1 where a node has messages, else 0: the bias after a mean */
-    wf_tensor *slots;         /* of all blocks; NULL: none (wf_lean_slots_fit) */
+    wf_tensor *partials;      /* of all blocks; NULL: none (wf_lean_nodes_take_partials) */
     wf_tensor *h, *e, *u, *s; /* streams, and SiLU of the time and condition embedding */
 } network;
 
@@ -407,9 +407,11 @@ static wf_lean_desc lean_edges(network *n, const block_state *b) {
 }
 
 /* Memory for the partial sums of one block's edges, in either direction. */
-static void make_slots(network *n, const block_state *b) {
+static void make_partials(network *n, const block_state *b) {
     wf_lean_desc desc = lean_edges(n, b);
-    if (n->tape->failed || !desc.sums || !wf_lean_slots_fit(n->tape, n->view, &desc, n->h)) return;
+    if (n->tape->failed || !desc.sums ||
+        !wf_lean_nodes_take_partials(n->tape, n->view, &desc, n->h))
+        return;
     size_t most = 0;
     for (int cut = 0; cut < WF_CUTS; cut++) {
         int columns = desc.messages + (cut == WF_CUT_GROUP ? 2 * n->desc->edge : 0);
@@ -417,7 +419,7 @@ static void make_slots(network *n, const block_state *b) {
         if (reals > most) most = reals; /* two columns in bf16 are one */
     }
     enum { row = 1 << 12 };
-    n->slots = wf_tape_tensor(n->tape, (int)(most / row) + 1, row, false);
+    n->partials = wf_tape_tensor(n->tape, (int)(most / row) + 1, row, false);
 }
 
 static void lean_block(network *n, block_state *b) {
@@ -425,7 +427,7 @@ static void lean_block(network *n, block_state *b) {
     bool attention = n->desc->messages == WF_MESSAGES_ATTENTION, nodes = nodes_wanted(n, b);
     wf_tensor *forward = weight(n, k->forward), *backward = weight(n, k->backward);
     wf_lean_desc desc = lean_edges(n, b);
-    if (nodes) desc.slots = n->slots;
+    if (nodes) desc.partials = n->partials;
     wf_node_tables_out tables =
         wf_node_tables(n->tape, n->view,
                        &(wf_node_tables_desc){.h = n->h,
@@ -433,7 +435,7 @@ static void lean_block(network *n, block_state *b) {
                                               .first = weight(n, k->edge[0].weight[1]),
                                               .second = weight(n, k->edge[0].weight[2]),
                                               .graph = b->edge_graph,
-                                              .slots = desc.slots,
+                                              .partials = desc.partials,
                                               .column = b->columns.node,
                                               .mean = !b->last});
     b->hb = tables.hb, b->mean_h = tables.mean;
@@ -462,7 +464,7 @@ static void lean_block(network *n, block_state *b) {
                                                    .w = weight(n, k->node[1].weight[0]),
                                                    .c = weight(n, k->node[1].bias),
                                                    .modulation = b->modulation,
-                                                   .slots = desc.slots,
+                                                   .partials = desc.partials,
                                                    .sum = desc.sum,
                                                    .column = b->columns.node + 2 * n->desc->node,
                                                    .act = n->act});
@@ -627,7 +629,7 @@ void wf__gmn_part_forward(gmn_part *part, const gmn_inputs *in) {
     encode_edges(&n, codes);
     if (!part->tape.failed && n.desc->layout == WF_LAYOUT_LEAN) {
         block_state of_first = block_of(&n, 0, modulation[0]);
-        make_slots(&n, &of_first);
+        make_partials(&n, &of_first);
     }
     for (int k = 0; k < n.desc->blocks && !part->tape.failed; k++) {
         wf_tape_mark mark = wf_tape_here(&part->tape);

@@ -170,9 +170,10 @@ void wf_velocity(wf_tape *tape, const wf_part *part, wf_tensor *single,
  *   eb = LN(e) modulated     [m | z] = act(w1 eb + ad[dst] + as[src])
  *   e' = e + (1 + gate) * (w2 z + c2)    mean = mean eb
  *   to_dst = sum m over edges in, to_src = sum m over edges out
- * sums = false: to_dst and to_src are not wanted (last block). slots: see wf_lean_slots_fit. */
+ * sums = false: to_dst and to_src are not wanted (last block). partials: see
+ * wf_lean_nodes_take_partials. */
 typedef struct wf_lean_desc {
-    wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb, *slots;
+    wf_tensor *e, *modulation, *ad, *as, *w1, *w2, *c2, *vf, *vb, *partials;
     int column, messages;
     wf_tape_act act;
     wf_sum sum;
@@ -184,18 +185,18 @@ typedef struct wf_lean_out {
 wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc *desc);
 /* Whether the backend's kernels for the nodes of a lean block add up the partial sums that those of
  * its edges leave. desc: without tables; h: the nodes. All three operations of a block are then
- * given the same memory for partial sums, `slots`, which blocks share (models/edge_bundles.h says
- * how much they take). With slots, data of hb, to_dst and to_src and gradients of ad and as are
+ * given the same memory for these, `partials`, which blocks share (models/edge_bundles.h says how
+ * much they take). With partials, data of hb, to_dst and to_src and gradients of ad and as are
  * the kernels' own, and no other operation may read them. */
-bool wf_lean_slots_fit(const wf_tape *tape, const wf_part *part, const wf_lean_desc *desc,
-                       wf_tensor *h);
+bool wf_lean_nodes_take_partials(const wf_tape *tape, const wf_part *part, const wf_lean_desc *desc,
+                                 wf_tensor *h);
 
 /* What the nodes of a lean block are for its edges. h (N, dn), modulation (B, .): shift, scale at
  * column; first, second (H, dn), graph (B, H).
  *   hb = LN(h) modulated   i = hb first' + graph[g]   j = hb second'   mean = mean hb of each graph
  * mean = false: not wanted (last block). */
 typedef struct wf_node_tables_desc {
-    wf_tensor *h, *modulation, *first, *second, *graph, *slots;
+    wf_tensor *h, *modulation, *first, *second, *graph, *partials;
     int column;
     bool mean;
 } wf_node_tables_desc;
@@ -212,10 +213,10 @@ wf_node_tables_out wf_node_tables(wf_tape *tape, const wf_part *part,
  * Continues h. */
 typedef struct wf_lean_nodes_desc {
     wf_tensor *h, *hb, *to_dst, *to_src, *forward, *backward, *w_h, *w_f, *w_b, *table, *w, *c,
-        *modulation, *slots;
+        *modulation, *partials;
     int column;
     wf_tape_act act;
-    wf_sum sum; /* of the edges, with slots */
+    wf_sum sum; /* of the edges, with partials */
 } wf_lean_nodes_desc;
 wf_tensor *wf_lean_nodes(wf_tape *tape, const wf_part *part, const wf_lean_nodes_desc *desc);
 

@@ -179,7 +179,7 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
     if (tape->failed) return out;
     wf_op op = {.kind = WF_OP_lean_edges,
                 .in = {desc->e, desc->modulation, desc->ad, desc->as, desc->w1, desc->w2, desc->c2,
-                       desc->vf, desc->vb, desc->slots},
+                       desc->vf, desc->vb, desc->partials},
                 .mode = (int)desc->sum,
                 .act = (int)desc->act,
                 .column = desc->column,
@@ -196,8 +196,8 @@ wf_lean_out wf_lean_edges(wf_tape *tape, const wf_part *part, const wf_lean_desc
     return out;
 }
 
-bool wf_lean_slots_fit(const wf_tape *tape, const wf_part *part, const wf_lean_desc *desc,
-                       wf_tensor *h) {
+bool wf_lean_nodes_take_partials(const wf_tape *tape, const wf_part *part, const wf_lean_desc *desc,
+                                 wf_tensor *h) {
     if (tape->failed) return false;
     wf_op op = {.kind = WF_OP_lean_edges,
                 .in = {desc->e, desc->modulation, h, NULL, desc->w1, desc->w2, desc->c2, desc->vf,
@@ -228,7 +228,7 @@ wf_node_tables_out wf_node_tables(wf_tape *tape, const wf_part *part,
     if (tape->failed) return out;
     wf_op op = {
         .kind = WF_OP_node_tables,
-        .in = {desc->h, desc->modulation, desc->first, desc->second, desc->graph, desc->slots},
+        .in = {desc->h, desc->modulation, desc->first, desc->second, desc->graph, desc->partials},
         .column = desc->column,
         .map = part->node_graph,
         .start = part->node_start,
@@ -263,7 +263,7 @@ wf_tensor *wf_lean_nodes(wf_tape *tape, const wf_part *part, const wf_lean_nodes
     wf_op op = {.kind = WF_OP_lean_nodes,
                 .in = {desc->h, desc->hb, desc->to_dst, desc->to_src, desc->forward, desc->backward,
                        desc->w_h, desc->w_f, desc->w_b, desc->table, desc->w, desc->c,
-                       desc->modulation, desc->slots},
+                       desc->modulation, desc->partials},
                 .mode = (int)desc->sum,
                 .act = (int)desc->act,
                 .column = desc->column,

@@ -1,7 +1,5 @@
 /* sample_cuda: kernels of one pass over (rows, n_params) around the field's program; 8 to 24 bytes
- * a number. Measured on an H200 (ncu), 10 networks of 26,506 numbers: prepare 6.3 us, finish 7.1,
- * to_double 4.2, to_float 4.1, move_back 4.6. They move 3 to 5 MB each, so latency binds, not
- * bandwidth. The edges of a velocity of these networks take 770 us. */
+ * a number. Each takes about a hundredth of a velocity's time. */
 #include "flow/cuda/batch_cuda.cuh"
 
 #include "align/cuda/match_cuda.h"

@@ -12,9 +12,8 @@
  *           32 on tensor cores (wmma 16x16x16)
  *   float   the same tiles, 32 numbers a thread, depth 16 at a time: for comparisons with the CPU
  * Cost: 5 (4 n r^2 + 2 r^3) FLOP a matrix: 24 MFLOP for (256, 64), 189 MFLOP for (512, 128). Reads
- * and writes 2 n r bf16. Measured, H200, inside: the 128 matrices of the lean field of width 64
- * 19.4 us (2.0 GFLOP, 13 % of the bf16 rate), of width 128 89 us (16 GFLOP, 23 %): one wave, and
- * warps wait for operands. As 15 launches of products 131 and 290 us. */
+ * and writes 2 n r bf16. `inside` is one wave whose warps wait for operands: 13 % of the bf16 rate
+ * of an H200 at width 64, 23 % at 128; 15 launches take seven and three times as long. */
 #include "nn/cuda/muon_cuda.cuh"
 
 #include "tensor/cuda/tensor_cores/mma.cuh"

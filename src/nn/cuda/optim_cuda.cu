@@ -6,10 +6,8 @@
  *   first     pieces of at most 1024: AdamW with EMA; or, for Muon's matrices, momentum and the
  *             start of Newton-Schulz (muon_cuda.cu: one launch, or 15)
  *   second    Muon's parameters and EMA
- * AdamW reads 20 bytes a parameter and writes 16, squares reads 4: bound by bandwidth. Measured,
- * H200, the lean field of width 64 (1.66 M parameters) with Muon: squares 4.3 us, decide 5.8, first
- * 16 to 19, second 12, Newton-Schulz 19. Latency is the limit at this size: first and second move
- * 20 and 30 MB, 5 and 7 us at 4.3 TB/s. Pieces of 4096 are slower: first 25 us, second 18. */
+ * AdamW reads 20 bytes a parameter and writes 16, squares reads 4: bound by bandwidth, for fields
+ * of a few million parameters by latency. */
 #include "nn/cuda/muon_cuda.cuh"
 
 #include "base/comm.h"

@@ -69,7 +69,7 @@ bool fuses_bf16(const wf_op *op) {
         switch (op->kind) {
         case WF_OP_edge_encoder: return edge_encoder_fits(op);
         case WF_OP_edge_readout: return edge_readout_fits(op);
-        case WF_OP_lean_edges: return lean_slots_fit(op); /* asked by wf_lean_slots_fit */
+        case WF_OP_lean_edges: return lean_nodes_take_partials(op);
         case WF_OP_node_tables: return node_tables_fits(op);
         case WF_OP_lean_nodes: return lean_nodes_fits(op);
         default: return false;

@@ -21,7 +21,7 @@ unsigned fused_overwrites(const wf_op *op);
 /* Whether these operations of fused.def have kernels for these shapes. */
 bool edge_encoder_fits(const wf_op *op);
 bool edge_readout_fits(const wf_op *op);
-bool lean_slots_fit(const wf_op *op); /* wf_lean_slots_fit */
+bool lean_nodes_take_partials(const wf_op *op); /* wf_lean_nodes_take_partials */
 bool node_tables_fits(const wf_op *op);
 bool lean_nodes_fits(const wf_op *op);
 op_function edge_encoder_forward, edge_encoder_backward, edge_readout_forward,

@@ -7,10 +7,8 @@
  * those of zoo_layers.cuh on sets of R examples.
  *
  * Bytes: weights, gradient, moments 16 P, activations and their gradients 8 R sum(widths). FLOPs:
- * karhunen 64-16-8-10, batch 128: 0.66 MFLOP an update; 0.214 GFLOP a network of 25 epochs.
- * Measured on an H200: 16,384 karhunen networks of 25 epochs in 0.61 s (0.05 s at the fp32 rate;
- * barriers and latency are the limit, with two blocks an SM); 132 MNIST networks 784-32-32-10 of 5
- * epochs in 0.56 s (0.06 s), moments and gradient in the L2 cache.
+ * karhunen 64-16-8-10, batch 128: 0.66 MFLOP an update, 0.214 GFLOP a network of 25 epochs.
+ * Barriers and latency are the limit: an H200 reaches a tenth of its fp32 rate.
  *   I1  sums run in fixed order; a network's bits depend on nothing but itself */
 #include "zoo/cuda/zoo_block.cuh"
 

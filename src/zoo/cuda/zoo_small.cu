@@ -4,7 +4,7 @@
  * registers. In the layers after it a warp takes 8 examples from z_1 to the logits and back to d_1
  * without a barrier, all in registers, with examples in the columns of every product:
  *   z_l' = W_l h_{l-1}'    A = W_l, ldmatrix;         B = h_{l-1}, from accumulators of z_{l-1},
- *                          movmatrix
+ *                                                     movmatrix
  *   d_{l-1}' = W_l' d_l'   A = W_l', ldmatrix.trans;  B = d_l
  * Three products each: hi hi, lo hi, hi lo. It leaves d_l and h_l (units, examples) in shared
  * memory, where
@@ -14,16 +14,10 @@
  * saves a second exchange. The examples of the next batch come by bulk copies (sm_90) or cp.async
  * while the optimiser works.
  *
- * FLOPs: MNIST 784-32-32-10, batch 64: 6.9 MFLOP an update, twice that as hi + lo; 10,000 networks
- * 650 TFLOP, 1.2 s at the 2 SM-cycles that m16n8k16 takes by mma.sync. karhunen 64-16-8-10, batch
- * 128: 0.66 MFLOP, three products each; 50,000 networks 32 TFLOP, 0.06 s. Bytes: 100 KB of x an
- * MNIST update (0.6 TB/s in all); nothing else leaves the chip. Measured on an H200 (1.98 GHz),
- * cycles an update: MNIST 18,900 on two SMs (products 3,500, exchange 2,600, later layers 4,100,
- * dW1 2,500, later gradients 2,100, copies and Adam 3,600): 10,000 networks in 7.7 s, 16 % of that
- * rate; z and dW alone reach 45 and 62 % of it, Adam 43 % of the special-function rate. One network
- * fills its SMs' registers, so latency is not hidden. karhunen 30,100 with four networks on an SM
- * (later layers 13,100): 50,000 in 0.56 s. A warp without columns that makes all later gradients,
- * beside dW1 and Adam, is no faster.
+ * FLOPs: MNIST 784-32-32-10, batch 64: 6.9 MFLOP an update, twice that as hi + lo; karhunen
+ * 64-16-8-10, batch 128: 0.66 MFLOP, three products each. Bytes: 100 KB of x an MNIST update;
+ * nothing else leaves the chip. One network fills its SMs' registers, so latency is not hidden: an
+ * H200 reaches 16 % of the products' rate (docs/results/2026-11-15-zoo-h200.md).
  *
  *   I1  sums run in fixed order; a network's bits depend on nothing but itself
  *   I2  padding columns, units and rows hold zeros in x, w and d, so they stay zero

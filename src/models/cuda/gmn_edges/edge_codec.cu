@@ -6,13 +6,13 @@
  * There are as many blocks as fit on the device. The rows of the next tile are loaded while one is
  * computed. Only the edge stream, its gradient and one value an edge are in memory; backward
  * computes the rest again. A warp holds 16 rows times D sums of a product, so sums along a row stay
- * within four lanes. Weight gradients stay in registers over all tiles of a block, an equal part of
- * the matrix for each warp: operands are tiles [rows][D] in shared memory, read transposed; sums by
- * role are a product with ones. Each block leaves partial sums, and a second launch adds them in
- * order (C1). FLOPs an edge: 2 D^2 forward, 4 D^2 (encoder) or 6 D^2 (readout) backward. Bytes: 4 D
- * an edge forward; backward 4 D (encoder), 8 D (readout). Measured, H200, ncu, 324,096 edges, D =
- * 64, without loading ahead: encoder 70 us and 128, readout 42 and 162; with D = 128 204, 448, 108,
- * 368. Bandwidth alone would take 20, 20, 20 and 40 at D = 64. */
+ * within four lanes.
+ * Weight gradients stay in registers over all tiles of a block, an equal part of the matrix for
+ * each warp: operands are tiles [rows][D] in shared memory, read transposed; sums by role are a
+ * product with ones. Each block leaves partial sums, and a second launch adds them in order (C1).
+ * FLOPs an edge: 2 D^2 forward, 4 D^2 (encoder) or 6 D^2 (readout) backward. Bytes: 4 D an edge
+ * forward; backward 4 D (encoder), 8 D (readout). Latency of a tile's loads is the limit: the
+ * kernels take two to six times what bandwidth alone would. */
 #include "tensor/cuda/fused.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
 #include "tensor/cuda/row_products/deferred.cuh"

@@ -1,16 +1,12 @@
 /* edge_weight_gradients: sums of outer products of images.
  *
- *   CTA: 128 rows of dw (64 a warpgroup) by all n columns, over a slice of the tiles; accumulators
- *   stay
- *        in registers. For each tile, two strips of dy (16 KB) and n / 64 strips of x come by
- *        cp.async,
- *        three or four tiles ahead
- *   The partial sums (slice, m, n) of all products are added in order by one more launch.
- * They run on a side stream, beside the operations on nodes: that saves 0.3 ms of a step of
- * 64-16-8-10 and 0.2 ms of one of 784-32-32-10. With half as many CTAs it saves no more, and the
- * latter takes 1.8 ms longer. Bytes: dy once, x m / 128 times (the second time from L2), 2 each a
- * row and column. Bound by memory: at m = n = 256 a tile brings 96 KB for 8.4 MFLOP. Measured on an
- * H200: m = n = 128 over 2 x 336,000 rows 85 us, 4.1 TB/s, 95 % of the bandwidth. */
+ *   CTA   128 rows of dw (64 a warpgroup) by all n columns, over a slice of the tiles; accumulators
+ *         stay in registers. For each tile, two strips of dy (16 KB) and n / 64 strips of x come by
+ *         cp.async, three or four tiles ahead
+ * The partial sums (slice, m, n) of all products are added in order by one more launch. They run on
+ * a side stream, beside the operations on nodes.
+ * Bytes: dy once, x m / 128 times (the second time from L2), 2 each a row and column. Bandwidth is
+ * the limit: 95 % of it is used on an H200 at m = n = 128. */
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_edges/edge_weight_gradients.cuh"
 #include "tensor/cuda/runtime/side_streams.cuh"

@@ -1,10 +1,7 @@
 /* partial_sums: adds partial sums. A lane takes four columns (eight of partial sums in bf16) of a
  * node or graph and walks its list in order. Rows are loaded eight ahead, so the latency of a list
- * (3 to 20 rows) is paid about once. Bytes: every listed row once, 4 (2) * cols, from L2 if the
- * edge kernel has just written them. Measured on an H200 (ncu), 256 networks 64-16-8-10: half_sums
- * of 128 columns 17 us, of 256 29, graph_sums 8.5; 784-32-32-10 folded, 256 and 512 columns: 27 and
- * 47. softmax_sums of 128 columns 31 us (52 MB of HBM; 35 % of the issue slots), of 256 at
- * 784-32-32-10 56. */
+ * (3 to 20 rows), which is the limit, is paid about once. Bytes: every listed row once, 4 (2) *
+ * cols, from L2 if the edge kernel has just written them. */
 #include "models/cuda/gmn_edges/partial_sums.cuh"
 #include "models/cuda/gmn_edges/edge_softmax.cuh"
 

@@ -3,8 +3,8 @@
  *
  *   l = vf.m towards dst, vb.m towards src    alpha = exp(l - max) / total over a node's messages
  *   to_dst, to_src = sums of alpha m          along = dF.F + dR.R of a node
- *   dl = alpha (dS.m - along), S the sum that the message enters   dvf = sum dlf m   dvb = sum dlb
- *                                                                  m
+ *   dl = alpha (dS.m - along), S the sum that the message enters
+ *   dvf = sum dlf m   dvb = sum dlb m
  * A warp walks through its lists as in lean_forward.cu and keeps all m of a pair in registers, in
  * fp16.
  *   logits    a product of m with four columns: vf and vb in fp16, and the remainder of either
@@ -27,12 +27,8 @@
  *   bytes     4D an edge each way, 16 written and read backward; tables as in lean_forward.cu;
  *             partial sums 4M (1/8 + 1/12) written and read; of a node 16M read and 4M written,
  *             of these 2M (1/8 + 1/10) an edge read
- * Measured on an H200, 256 graphs (ncu): 64-16-8-10 at D = 64 61 us forward (134 MB, 46 % of HBM's
- * bandwidth; 44 % of the issue slots) and 32 for the sums; 61 backward (43 %, 46 %), 19 before it
- * for the nodes, 9 beside what follows for dv. 784-32-32-10 folded at D = 128: 159 and 56; 157 and
- * 26. The dependent instructions of a warp are the limit, as in lean_forward.cu. Partial sums in
- * bf16 or fp16 make the gradients of vf and vb wrong by 1.3 and 1.4 %, where 1 % is allowed (on the
- * emulated device). */
+ * The dependent instructions of a warp are the limit, as in lean_forward.cu. Partial sums in bf16
+ * or fp16 would make the gradients of vf and vb wrong by more than 1 %. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_walk.cuh"
 #include "models/cuda/gmn_edges/edge_softmax.cuh"

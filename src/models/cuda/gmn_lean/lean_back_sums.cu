@@ -1,8 +1,6 @@
 /* lean_back_sums: adds up what the kernel of the lean backward leaves (lean_back.cuh): partial sums
  * of both ends and sums of graphs in one launch, weight gradients on a side stream. With Q = 4 the
- * rows come first: deb is the sum of four quarters. Measured on an H200, 256 graphs (ncu): partial
- * sums 27 us at D = 64, 43 at D = 128; weights 56 and 70 when one block added up dc2; rows 219 (D =
- * 128). */
+ * rows come first: deb is the sum of four quarters. */
 #include "models/cuda/gmn_lean/lean_back.cuh"
 #include "tensor/cuda/row_products/deferred.cuh"
 
@@ -241,15 +239,15 @@ template <int D, int Q> void add_up(const wf_op *op, const lean_gradient &p) {
                      part->edge_start, part->n_graphs);
         reads.push_back(rows_of(p.spans, lean_spans(part), 2 * D));
     }
-    bool slots = op->in[9] != NULL; /* node_tables.cu adds them up, and sets what it keeps */
-    if (slots) cancel_zero(op->in[2]), cancel_zero(op->in[3]);
+    bool lent = op->in[9] != NULL; /* node_tables.cu adds them up, and sets what it keeps */
+    if (lent) cancel_zero(op->in[2]), cancel_zero(op->in[3]);
     else sum_partials<D, Q>(op, p);
     /* The rest runs beside what follows: no later launch of the block waits for it. */
-    for (const wf_tensor *t : {w1, w2, c2, Q > 1 || slots ? modulation : NULL})
+    for (const wf_tensor *t : {w1, w2, c2, Q > 1 || lent ? modulation : NULL})
         if (wanted(t)) writes.push_back(grad_range(t));
     launch_scope scope(for_partial_sums, reads, writes);
     partial_sum_args graph = graph_sums<D, Q>(op, p);
-    if (slots && graph.to != NULL) graph_segment_sums(graph);
+    if (lent && graph.to != NULL) graph_segment_sums(graph);
     sum_weights<D, Q>(weight_sums{(const float4 *)p.partial, blocks,
                                   wanted(w1) ? grad_of(w1) + (size_t)p.f.skipped * D : NULL,
                                   wanted(w2) ? grad_of(w2) : NULL,

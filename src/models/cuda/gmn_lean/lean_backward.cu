@@ -5,8 +5,8 @@
  *   dw1 = sum dx eb'   dw2 = sum do z'   tables: sums of dx towards both ends
  *   per graph: sums of deb, deb e^, de' (w2 z + c2); dc2 = sum do
  *   attention: dm = alpha_f dF[dst] + alpha_b dR[src] + dl_f vf + dl_b vb, where lean_attention.cu
- *   gives
- *   the four numbers of an edge
+ *              gives the four numbers of an edge
+ *
  *   block   four warpgroups, one block a multiprocessor. Two compute: each takes a task
  *           (WF_CUT_GROUP), 64 rows at a time, and leaves eb, do, z and dx in shared memory as
  *           bf16 panels, operands of its next products. Two add up weight gradients: dw1 and dw2
@@ -23,12 +23,9 @@
  *           + 2D) (1 + 2/8) of L1, dF and dR 4M (1 + 2/8); partial sums 2 (M + 2D) (1/8 +
  *           1/16..1/8) written and read; Q = 4: e and de' read by four blocks, and deb 8D
  *           written and read
- * Measured on an H200, 256 graphs, 8 blocks: 64-16-8-10 at D = 64 5.12 ms for the backward of a
- * step, 784-32-32-10 folded at D = 128 16.09 ms. The kernel alone, before it loaded ahead (ncu):
- * 0.32 ms without messages at D = 64, 21 % of HBM, 31 % of the issue slots; 1.18 ms at D = 128,
- * 20 % and 37 %. The dependent instructions of two computing warps a scheduler are the limit: half
- * (D = 128: a third) of their time they waited for loads. docs/results/2026-11-15-cuda-bf16.md has
- * what else was tried. */
+ * The limit are the dependent instructions of two computing warps a scheduler, which wait for loads
+ * half of their time (D = 128: a third). docs/results/2026-11-15-cuda-bf16.md has times, and what
+ * was tried. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_back_ahead.cuh"
 #include "models/cuda/gmn_lean/lean_back_quarters.cuh"
@@ -192,9 +189,9 @@ template <int D, int Q> bool backward(const wf_op *op, lean_gradient p, wf_arena
     int blocks = (table->n_tasks + groups - 1) / groups;
     p.parts = blocks < most ? blocks : most;
     const int kinds = layout<D, Q, 0>::kinds;
-    const wf_tensor *slots = op->in[9];
-    p.f.partials = slots != NULL ? data_of(slots)
-                                 : scratch(arena, wf_partial_rows(table) * (size_t)(hidden / 2));
+    const wf_tensor *lent = op->in[9];
+    p.f.partials = lent != NULL ? data_of(lent)
+                                : scratch(arena, wf_partial_rows(table) * (size_t)(hidden / 2));
     p.f.segment_sums = scratch(arena, (size_t)(Q * table->n_segments) * (size_t)(kinds * D));
     p.partial = scratch(arena, (size_t)(Q * p.parts) * (all_squares * strip * strip));
     if (p.f.partials == NULL || p.f.segment_sums == NULL || p.partial == NULL) return false;

@@ -1,15 +1,15 @@
 /* lean_forward: the edges of a lean block forward, and the sums of its partial sums.
  *
  *   eb = LN(e) modulated   [m | z] = f(w1 eb + ad[dst] + as[src])   e' = e + (1 + gate) (w2 z + c2)
+ *
  *   warp    takes a list (models/edge_bundles.h) on its own, a pair of bundles at a time: 16
  *           rows that stay in registers. The four warps of a warpgroup have only wgmma in
  *           common; there is no barrier after the staging of the weights
  *   tables  the eight rows of nodes a are in shared memory in bf16 for a whole segment, the two
  *           of b for a pair. x begins as their product with a matrix of zeros and halves
  *           (mma.sync), and w1 is halved too: the activation works on x / 2
- *   activations  in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and with
- *                enough range
- *           after an activation
+ *   units   activations in fp16, two at a time; m, z and w2 are fp16 too, finer than bf16 and with
+ *           enough range after an activation
  *   sums    products of a matrix of zeros and ones with the transposed fragments of m: towards a
  *           carried in shared memory over a segment, towards b stored, both as partial sums in
  *           bf16; sums of eb over a segment likewise, in fp32
@@ -19,12 +19,9 @@
  *   flops   2 (M + 4D) D an edge = 12 D^2 at M = 2D, and D^2 / 2 .. 2 D^2 more for tables and sums
  *   bytes   e read twice (the second time from L2; D = 128: three times), e' written: 8D of HBM;
  *           tables 4 (M + 2D) (1/12 + 1/8); partial sums 2M (1/8 + 1/12) written and read
- * Measured on an H200, 256 graphs, one launch after the other: 64-16-8-10 at D = 64 0.126 ms, with
- * the sums 0.141; 784-32-32-10 folded at D = 128 0.148 + 0.252 ms, with the sums 0.422. 261 MB of
- * HBM in the first, 48 % of the bandwidth; 34 % of the issue slots (37 million warp instructions):
- * the dependent instructions of a warp are the limit. Slower or no faster: three warpgroups of 168
- * registers (0.150 ms); two, with strips through shared memory (0.146); activations in fp32 (2,310
- * instructions a pair, and spills); the next product during the activations. */
+ * The dependent instructions of a warp are the limit: a third of the issue slots and half of the
+ * bandwidth are used on an H200. docs/results/2026-11-15-cuda-bf16.md has times, and what was
+ * tried. */
 #include "models/cuda/gmn_lean/lean_attention.cuh"
 #include "models/cuda/gmn_lean/lean_walk.cuh"
 #include "tensor/cuda/runtime/side_streams.cuh"
@@ -314,7 +311,7 @@ bool lean_fused_fits(const wf_op *op) {
     return edges_fit(op) && ad->ld % 4 == 0 && ad->ld == op->in[3]->ld;
 }
 /* Here the nodes stand in place of the tables. */
-bool lean_slots_fit(const wf_op *op) {
+bool lean_nodes_take_partials(const wf_op *op) {
     const wf_tensor *h = op->in[2];
     bool widths = h->cols == 64 && h->ld == 64 && op->in[0]->cols == 64 && op->in[4]->rows == 256;
     return widths && op->mode != WF_SUM_ATTENTION && edges_fit(op);
@@ -326,8 +323,8 @@ bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
     const wf_bundle_table *table = op->part->bundles[de > 64 ? WF_CUT_LONG_3 : WF_CUT_LONG_4];
     lean_fused p = lean_operands(op, table, messages);
     size_t words = (size_t)(attends(op) ? messages : messages / 2); /* of a partial */
-    const wf_tensor *slots = op->in[9];
-    p.partials = slots != NULL ? data_of(slots) : scratch(arena, wf_partial_rows(table) * words);
+    const wf_tensor *lent = op->in[9];
+    p.partials = lent != NULL ? data_of(lent) : scratch(arena, wf_partial_rows(table) * words);
     p.segment_sums = scratch(arena, (size_t)table->n_segments * (size_t)de);
     if (p.partials == NULL || p.segment_sums == NULL) return false;
     partial_sum_args graph = {op->part, p.segment_sums, de,       de,   0,    NULL,
@@ -345,7 +342,7 @@ bool lean_fused_forward(const wf_op *op, wf_arena *arena) {
                 : de == 64 ? launch_activation<64>(p, op->act)
                            : launch_activation<128>(p, op->act);
     if (!done) return false;
-    if (slots != NULL) { /* lean_nodes.cu adds them up; the graphs' beside it */
+    if (lent != NULL) { /* lean_nodes.cu adds them up; the graphs' beside it */
         launch_scope scope(for_partial_sums, {rows_of(p.segment_sums, table->n_segments, de)},
                            {data_range(mean)});
         graph_segment_sums(graph);

@@ -9,12 +9,11 @@
  *   kept       of a node: f and b, y and act'(x), q in float; backward puts dx where act'(x) was,
  *              and dq, df and db beside. Products of weight gradients and sums over graphs read
  *              them later (row_products/gradient_sums.cuh)
- *   sums       with slots, the partial sums that the edges left are added up here first, and stay
- *              where the sums would be, in bf16; hb is in bf16 too
+ *   sums       with partials, those that the edges left are added up here first, and stay where the
+ *              sums would be, in bf16; hb is in bf16 too
  *   beside     on a side stream: the graphs' part of the block neither waits for it nor it for that
  *   flops      98,304 a node forward and as many backward, without weight gradients
- *   bytes      of a node: 2,800 forward, 2,400 backward; with slots 2,200 forward and the partial
- *              sums
+ *   bytes      of a node: 2,800 forward, 2,400 backward; with partials 2,200 forward and these
  * Not measured yet. */
 #include "models/cuda/gmn_lean/node_tile.cuh"
 #include "tensor/cuda/row_products/sequence_ops.cuh"
@@ -50,14 +49,14 @@ struct lean_nodes {
     weight_rows messages[2], first[3], last; /* first: of hb, f, b */
     const float *c;
     bool keep;
-    slot_lists slots; /* partials NULL: sums and hb are there, in float; else hb in bf16 */
+    partial_lists lists; /* partials NULL: sums and hb are there, in float; else hb in bf16 */
     kept_nodes kept;
     float *out;
     /* backward; NULL: not wanted */
     const float *dh;
     float *dhb, *dto[2];
     bool set_dhb, set_dto[2]; /* else add */
-    explicit lean_nodes(const kept_nodes &places) : slots(), kept(places) {}
+    explicit lean_nodes(const kept_nodes &places) : lists(), kept(places) {}
 };
 
 /* The weights in shared memory: six panels, then c. */
@@ -123,7 +122,7 @@ template <int Act, bool Slots> __device__ inline void forward_tile(const lean_no
     lane_nodes r(tile, p.nodes);
     if (Slots) {
         int first = tile * tile_rows + (int)(threadIdx.x % 128) / 32 * 16;
-        sum_lists<messages>(p.slots, first);
+        sum_lists<messages>(p.lists, first);
     }
     fragment hb[sixteens], message[2][sixteens], y[hidden_sixteens];
     const float *table[2];
@@ -141,7 +140,7 @@ template <int Act, bool Slots> __device__ inline void forward_tile(const lean_no
         if (Slots)
 #pragma unroll
             for (int j = 0; j < messages / 16; j++)
-                sums[j] = load_words(p.slots.to[way], messages, r, j);
+                sums[j] = load_words(p.lists.to[way], messages, r, j);
         else load_operands(sums, p.to[way], messages, 0, r);
         multiply(acc, sums, message_panel(way), 0);
 #pragma unroll
@@ -285,7 +284,7 @@ enum input {
     in_w,
     in_c,
     in_modulation,
-    in_slots
+    in_partials
 };
 
 lean_nodes nodes_of(const wf_op *op) {
@@ -303,14 +302,14 @@ lean_nodes nodes_of(const wf_op *op) {
     for (int k = 0; k < 3; k++) p.first[k] = weight_rows_of(in[in_wh + k]);
     p.last = weight_rows_of(in[in_w]), p.c = data_of(in[in_c]);
     p.keep = op->saved != NULL;
-    if (in[in_slots] != NULL) {
+    if (in[in_partials] != NULL) {
         const wf_bundle_table *table = op->part->bundles[WF_CUT_LONG_4]; /* lean_forward.cu */
-        p.slots = slot_lists{(const uint16_t *)data_of(in[in_slots]),
-                             table->partial_start,
-                             table->partials,
-                             op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
-                             {(uint16_t *)data_of(in[in_dst]), (uint16_t *)data_of(in[in_src])},
-                             p.nodes};
+        p.lists = partial_lists{(const uint16_t *)data_of(in[in_partials]),
+                                table->partial_start,
+                                table->partials,
+                                op->mode == WF_SUM_MEAN ? (const float *)op->part->degree : NULL,
+                                {(uint16_t *)data_of(in[in_dst]), (uint16_t *)data_of(in[in_src])},
+                                p.nodes};
     }
     p.out = data_of(op->out[0]);
     return p;
@@ -334,13 +333,13 @@ bool add_gradients(const wf_op *op, const lean_nodes &p) {
         return add_weight_of(entry, sources, in[weight], bias < 0 ? NULL : in[bias]);
     };
     const uint16_t *dx = p.kept.slope;
-    bool slots = p.slots.partials != NULL;
+    bool partials = p.lists.partials != NULL;
     if (!add(p.kept.dq, width, p.kept.y, hidden, true, in_w, in_c) ||
-        !add(dx, hidden, p.hb, width, slots, in_wh, -1) ||
+        !add(dx, hidden, p.hb, width, partials, in_wh, -1) ||
         !add(dx, hidden, p.kept.message[0], width, true, in_wf, -1) ||
         !add(dx, hidden, p.kept.message[1], width, true, in_wb, -1) ||
-        !add(p.kept.dmessage[0], width, p.to[0], messages, slots, in_forward, -1) ||
-        !add(p.kept.dmessage[1], width, p.to[1], messages, slots, in_backward, -1))
+        !add(p.kept.dmessage[0], width, p.to[0], messages, partials, in_forward, -1) ||
+        !add(p.kept.dmessage[1], width, p.to[1], messages, partials, in_backward, -1))
         return false;
     table_sum sum = {};
     sum.rows = p.nodes, sum.map = op->map;
@@ -384,16 +383,16 @@ template <bool Slots> void start_forward(const lean_nodes &p, int act) {
 
 bool lean_nodes_forward(const wf_op *op, wf_arena *) {
     lean_nodes p = nodes_of(op);
-    bool slots = p.slots.partials != NULL;
+    bool partials = p.lists.partials != NULL;
     std::vector<range> reads, writes = {data_range(op->out[0])};
     for (int k : {in_h, in_hb, in_table, in_modulation}) reads.push_back(data_range(op->in[k]));
-    for (int k : {in_dst, in_src}) (slots ? writes : reads).push_back(data_range(op->in[k]));
-    if (slots) reads.push_back(data_range(op->in[in_slots]));
+    for (int k : {in_dst, in_src}) (partials ? writes : reads).push_back(data_range(op->in[k]));
+    if (partials) reads.push_back(data_range(op->in[in_partials]));
     if (p.keep)
         writes.push_back(
             range_of((const uint16_t *)op->saved, (size_t)p.nodes * width * kept_nodes::words));
     launch_scope scope(side_for(reads, writes), reads, writes);
-    if (slots) start_forward<true>(p, op->act);
+    if (partials) start_forward<true>(p, op->act);
     else start_forward<false>(p, op->act);
     return launched();
 }

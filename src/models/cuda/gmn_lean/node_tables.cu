@@ -4,11 +4,11 @@
  *   forward    hb = LN(h) (1 + scale) + shift   i = hb first' + graph[g]   j = hb second'
  *   backward   dhb = di first + dj second + dmean / nodes + dhb   v = dhb (1 + scale)
  *              dh = [dh +] rho (v - mean v - h^ mean(v h^)), h^ = LN(h), 1 / rho its deviation
- *   sums       with slots, backward adds up the partial sums that the edges left; they stay in bf16
- *              where the gradients of i and j would be. hb is in bf16 too
+ *   sums       with partials, backward adds up those that the edges left; they stay in bf16 where
+ *              the gradients of i and j would be. hb is in bf16 too
  *   flops      256 a node and column of i and j, forward and backward
  *   bytes      of a node with tables of 256 columns: 2,600 forward, 3,300 backward; with
- *              slots 2,400 and 3,300 (1,000 of them from L1 or L2), and the partial sums
+ *              partials 2,400 and 3,300 (1,000 of them from L1 or L2), and these
  * Not measured yet. */
 #include "models/cuda/gmn_lean/node_tile.cuh"
 
@@ -21,7 +21,7 @@ using lean::normalise;
 using lean::plus;
 using lean::quad_sum;
 
-enum { slot_columns = 256 }; /* of both tables, where there are slots (lean_slots_fit) */
+enum { partial_columns = 256 }; /* of both tables, with the edges' partials */
 
 struct node_tables {
     const float *h, *modulation; /* shift, then scale */
@@ -38,7 +38,7 @@ struct node_tables {
     int ld_dmean;
     float *dhb, *dh, *stats; /* dhb: added to; dh, stats NULL: not wanted */
     bool set_dh;             /* else add */
-    slot_lists slots;        /* partials NULL: dtables are there, in float */
+    partial_lists lists;     /* partials NULL: dtables are there, in float */
 };
 
 __device__ inline panel panel_of(const node_tables &p, int which) {
@@ -129,7 +129,7 @@ __device__ inline void tables_back(float (&acc)[strip_tiles][4], const node_tabl
         if (Slots)
 #pragma unroll
             for (int j = 0; j < sixteens; j++)
-                to[j] = load_words(p.slots.to[which] + first, ld, r, j);
+                to[j] = load_words(p.lists.to[which] + first, ld, r, j);
         else load_operands(to, p.dtables[which], ld, first, r);
     };
     auto add = [&](const fragment(&dy)[sixteens], int strip) {
@@ -159,7 +159,7 @@ template <bool Slots> __device__ inline void backward_tile(const node_tables &p,
     float acc[strip_tiles][4];
     if (Slots) {
         int first = tile * tile_rows + (int)(threadIdx.x % 128) / 32 * 16;
-        sum_lists<slot_columns>(p.slots, first);
+        sum_lists<partial_columns>(p.lists, first);
     }
     tables_back<Slots>(acc, p, r);
     float4 hat[2][sixteens];
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(threads, 1)
 }
 
 /* --- launches --------------------------------------------------------------------------------- */
-enum input { in_h, in_modulation, in_first, in_second, in_graph, in_slots };
+enum input { in_h, in_modulation, in_first, in_second, in_graph, in_partials };
 enum output { out_hb, out_i, out_j, out_mean };
 
 node_tables tables_of(const wf_op *op) {
@@ -240,7 +240,7 @@ bool add_gradients(const wf_op *op, const node_tables &p) {
     weight_gradient entry = {};
     entry.rows = p.nodes, entry.m = entry.ldy = width * p.strips;
     entry.x = p.hb, entry.n = entry.ldx = width;
-    entry.half_dy = entry.half_x = p.slots.partials != NULL; /* in the gradients' memory */
+    entry.half_dy = entry.half_x = p.lists.partials != NULL; /* in the gradients' memory */
     for (int k = 0; k < 2; k++) {
         entry.dy = p.dtables[k];
         range sources[2] = {grad_range(out[out_i + k]), data_range(out[out_hb])};
@@ -284,7 +284,7 @@ bool node_tables_fits(const wf_op *op) {
 bool node_tables_forward(const wf_op *op, wf_arena *) {
     node_tables p = tables_of(op);
     const wf_tensor *hb = op->out[out_hb], *mean = op->out[out_mean];
-    bool half = op->in[in_slots] != NULL;
+    bool half = op->in[in_partials] != NULL;
     start_kernel(half ? node_tables_kernel<true> : node_tables_kernel<false>, blocks_of(p.nodes),
                  threads, (size_t)shared_bytes(width * p.strips), p);
     if (!launched() || mean == NULL) return launched();
@@ -308,17 +308,17 @@ bool node_tables_backward(const wf_op *op, wf_arena *) {
         p.stats = scratch(deferred_scratch(), 2 * (size_t)p.nodes);
         if (p.stats == NULL) return false;
     }
-    if (in[in_slots] != NULL) {
+    if (in[in_partials] != NULL) {
         const wf_bundle_table *table = op->part->bundles[WF_CUT_GROUP]; /* lean_backward.cu */
-        p.slots = slot_lists{(const uint16_t *)data_of(in[in_slots]),
-                             table->partial_start,
-                             table->partials,
-                             NULL,
-                             {(uint16_t *)p.dtables[0], (uint16_t *)p.dtables[1]},
-                             p.nodes};
+        p.lists = partial_lists{(const uint16_t *)data_of(in[in_partials]),
+                                table->partial_start,
+                                table->partials,
+                                NULL,
+                                {(uint16_t *)p.dtables[0], (uint16_t *)p.dtables[1]},
+                                p.nodes};
     }
     auto kernel =
-        in[in_slots] != NULL ? node_tables_back_kernel<true> : node_tables_back_kernel<false>;
+        in[in_partials] != NULL ? node_tables_back_kernel<true> : node_tables_back_kernel<false>;
     start_kernel(kernel, blocks_of(p.nodes), threads, (size_t)shared_bytes(width * p.strips), p);
     return launched() && add_gradients(op, p);
 }

@@ -107,14 +107,14 @@ __device__ inline void multiply_back(float (&acc)[strip_tiles][4], const fragmen
 /* --- partial sums of the edges ---------------------------------------------------------------- */
 /* Partial sums in bf16 (models/edge_bundles.h), which list has which, and where sums go: (nodes,
  * Columns) in bf16 as destination and as source. */
-struct slot_lists {
+struct partial_lists {
     const uint16_t *partials;
     const uint32_t *start, *rows;
     const float *degree; /* means: divide by it; NULL: no */
     uint16_t *to[2];
     int nodes;
 };
-__device__ inline void store_eight(const slot_lists &s, uint32_t list, uint32_t columns,
+__device__ inline void store_eight(const partial_lists &s, uint32_t list, uint32_t columns,
                                    uint32_t column, const float (&sum)[8]) {
     uint32_t node = list / 2;
     float degree = s.degree == NULL ? 1 : s.degree[node], factor = degree > 0 ? 1 / degree : 0;
@@ -125,7 +125,7 @@ __device__ inline void store_eight(const slot_lists &s, uint32_t list, uint32_t 
 /* Adds up the lists of a warp's 16 nodes, from `first` on, each in its order. Columns / 8 lanes
  * have a row: 16 of them two teams of 8 nodes, 32 of them one of 16. A team walks its lists as one,
  * eight rows ahead; lane k of it knows the end of list k. */
-template <int Columns> __device__ inline void sum_lists(const slot_lists &s, int first) {
+template <int Columns> __device__ inline void sum_lists(const partial_lists &s, int first) {
     enum { lanes = Columns / 8, ahead = 8 };
     static_assert(lanes == 16 || lanes == 32, "as many lanes as lists");
     const uint32_t all = 0xffffffffu;

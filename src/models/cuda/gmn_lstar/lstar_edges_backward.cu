@@ -1,21 +1,19 @@
 /* lstar_edges_backward: backward of the edge update of an lstar block.
  *
  *   tile (64 edges, a warpgroup):
- *     dz2 = E3' de'                           pieces of 64 columns, into the lane's stash
- *     z1 = s(q1), s'(q1)                      as forward; the slope goes to the stash as bytes
- *     dq2 = dz2 * s'(E2 z1 + c2)              z2 leaves as an image
- *     dq1 = (E2' dq2) * s'(q1)                sums towards both ends: dCi, dCj
- *     deb = Ee' dq1, then backward through the norm: de, sums of deb and deb * hat per segment
+ *     dz2 = E3' de'                 pieces of 64 columns, into the lane's stash
+ *     z1 = s(q1), s'(q1)            as forward; the slope goes to the stash as bytes
+ *     dq2 = dz2 * s'(E2 z1 + c2)    z2 leaves as an image
+ *     dq1 = (E2' dq2) * s'(q1)      sums towards both ends: dCi, dCj
+ *     deb = Ee' dq1                 backward through the norm: de, sums of deb and of deb * hat per
+ *                                   segment
  * Operands of the weight gradients leave as images (edge_weight_gradients.cuh): eb, de', z1, z2,
  * dq1, dq2; rows without an edge are zero in de' and so in dq2 and dq1. E3 is streamed where
- * forward streams it. An edge costs 6 D H + 4 H H FLOP here, 4 D H + 2 H H in the outer products, 2
- * H special functions; bytes: 8 H + 4 D of images, 2 H of partials, 20 D of e and de; at D = 128
- * also 9 H of the stash and 2 H of E3. Measured on an H200, 256 networks, this kernel alone:
- * 64-16-8-10 at D 64, H 128 300 us, 124 TFLOP/s (16 % of 788), 784-32-32-10 folded at 128, 256
- * 1,230 us, 132 TFLOP/s (17 %). A scheduler with its two warps issues in 31 % (19 %) of the cycles;
- * L2 is at 65 % (63 %) of its rate, most of it images and, at D = 128, the stash. Tried: three
- * warpgroups at D = 64 (168 registers, partial sums of neighbouring tasks): backward of a step 10.8
- * ms, not 10.3. */
+ * forward streams it.
+ * An edge costs 6 D H + 4 H H FLOP here, 4 D H + 2 H H in the outer products, 2 H special
+ * functions. Bytes: 8 H + 4 D of images, 2 H of partials, 20 D of e and de; at D = 128 also 9 H of
+ * the stash and 2 H of E3. L2 is the limit, at 65 % of its rate on an H200; most of it are images
+ * and, at D = 128, the stash. Three warpgroups at D = 64 are slower. */
 #include "models/cuda/gmn_lstar/lstar_back.cuh"
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_lstar/lstar_stream.cuh"

@@ -8,13 +8,10 @@
  * Weights stay in shared memory as bf16 panels. At D = 128 they take 256 KB: there E3 comes from L2
  * as it is needed, a strip of 64 columns (16 KB) at a time into a buffer of the warpgroup's own,
  * the first one while z2 is computed. Rows of the tables come a piece ahead into shared memory, at
- * D = 128 into the place of E3's strips. An edge costs 4 D H + 2 H H FLOP, 2 H special functions;
- * bytes: 8 D of e and e' (12 D at D = 128, where it is read again for the residual), 2.5 H of
- * tables where they miss L1, 2 H of E3 where it is streamed. Measured on an H200, 256 networks:
- * 64-16-8-10 at D 64, H 128 114 us, 186 TFLOP/s (24 % of 788); 784-32-32-10 folded at 128, 256 346
- * us, 269 TFLOP/s (34 %). Latency holds it back: at D = 64 a scheduler issues in 35 % of its
- * cycles, half of the stalls wait for memory (rows of e, records of bundles, residual), a fifteenth
- * of the time goes into staging weights. */
+ * D = 128 into the place of E3's strips.
+ * An edge costs 4 D H + 2 H H FLOP, 2 H special functions. Bytes: 8 D of e and e' (12 D at D = 128,
+ * where it is read again for the residual), 2.5 H of tables where they miss L1, 2 H of E3 where it
+ * is streamed. Latency is the limit: half of the stalls wait for memory. */
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_lstar/lstar_stream.cuh"
 

@@ -2,26 +2,24 @@
  * lstar_messages_forward.cu, reversed.
  *
  *   tile (64 edges, a warpgroup), towards a and then towards b:
- *     y1, s'(x1)      as forward; y1 stays in registers, the slope is put aside as bytes
- *     dx2 = dS[receiver] * s'(M2 y1 + b2)     pieces of 64 columns
- *     dx1 = (M2' dx2) * s'(x1)                sums towards both ends: dAi of the receiver, dAj of
- *                                             the sender
- *   deb = Me' (dx1 of both) + dmean / E, then backward through the norm: de, sums of deb and deb *
- *   hat per segment
+ *     y1, s'(x1)                            as forward; the slope is put aside as bytes
+ *     dx2 = dS[receiver] * s'(M2 y1 + b2)   pieces of 64 columns
+ *     dx1 = (M2' dx2) * s'(x1)              sums towards both ends: dAi of the receiver, dAj of
+ *                                           the sender
+ *   and then
+ *     deb = Me' (dx1 of both) + dmean / E   backward through the norm: de, sums of deb and of
+ *                                           deb * hat per segment
  * Attention (lstar_attention.cuh): after y1 all pieces of y2 once, for the logit and dS.y2 of a
  * row, which give alpha and dl; then dy2 = alpha dS + dl v in place of dS, and dv by products of dl
- * with y2, carried over a warp's pairs. 4 H H FLOP more. Backward of a whole step, 256 networks on
- * an H200, 8 blocks: 10.37 ms, sums 9.37 (D = 64); 41.00 and 31.73 (D = 128, where 1,540 bytes
- * spill, not 776). Operands of the weight gradients leave as images (edge_weight_gradients.cuh):
- * eb, y1 and dx2 of either direction, dp; rows without an edge are zero in dx2 and dp. What a lane
- * needs again later lies in its stash. An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the
- * outer products, 4 H special functions; bytes: 10 H + 2 D of images, 4 H of partials, 16 D of e
- * and de, 8 H of tables and dS where they miss L1; at D = 128 also 8 H of the stash. Measured on an
- * H200, 256 networks, this kernel alone: 64-16-8-10 at D 64, H 128 388 us, 150 TFLOP/s (19 % of
- * 788). A scheduler with its two warps issues in 41 % of the cycles; L1's data path is at 58 %, L2
- * at 59 % of its rate. 784-32-32-10 folded at 128, 256: backward of a whole step 35.7 ms. Tried:
- * four warpgroups at D = 64 spill, and three are slower, see lstar_edges_backward.cu; at D = 128
- * slopes in the stash and tables ahead instead: 1,720 us, backward of a step 36.3 ms. */
+ * with y2, carried over a warp's pairs.
+ * Operands of the weight gradients leave as images (edge_weight_gradients.cuh): eb, y1 and dx2 of
+ * either direction, dp; rows without an edge are zero in dx2 and dp. What a lane needs again later
+ * lies in its stash.
+ * An edge costs 6 D H + 8 H H FLOP here, 2 D H + 4 H H in the outer products, 4 H special
+ * functions. Bytes: 10 H + 2 D of images, 4 H of partials, 16 D of e and de, 8 H of tables and dS
+ * where they miss L1; at D = 128 also 8 H of the stash. L1 and L2 are the limit, each at almost
+ * 60 % of its rate on an H200. Four warpgroups spill at D = 64, and three are
+ * slower. */
 #include "models/cuda/gmn_lstar/lstar_attention.cuh"
 #include "models/cuda/gmn_lstar/lstar_back.cuh"
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"

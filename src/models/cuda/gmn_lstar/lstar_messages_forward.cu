@@ -1,32 +1,24 @@
 /* lstar_messages_forward: the messages of an lstar block in one kernel. Formulas: wf_lstar_messages
  * in tensor/tape.h.
  *
- *   tile (64 edges, a warpgroup):  eb = LN(e) modulated                              bf16
- *                                  fragments, D / 16 x 4 registers
- *     towards a, then towards b:   x1 = Me eb + Ai[receiver] + Aj[sender]            pieces of 64
- *                                  columns
- *                                  y1 = s(x1)                                        fragments
- *                                                                                    of the next
- *                                                                                    product
- *                                  y2 = s(M2 y1 + b2)                                pieces of
- *                                                                                    64 columns
- *     sums of y2: towards a in the segment's partials, towards b by a butterfly into the bundle's
- *     partial; sum of eb per segment
+ *   tile (64 edges, a warpgroup):
+ *     eb = LN(e) modulated                     bf16 fragments, D / 16 x 4 registers
+ *   and then, towards a and towards b:
+ *     x1 = Me eb + Ai[receiver] + Aj[sender]   pieces of 64 columns
+ *     y1 = s(x1)                               fragments of the next product
+ *     y2 = s(M2 y1 + b2)                       pieces of 64 columns
+ *   sums of y2 towards a in the segment's partials, towards b in the bundle's partial; sum of eb
+ *   per segment
  * Me and M2 stay in shared memory as bf16 panels. One CTA for each multiprocessor, of four
  * warpgroups (D = 64) or two (D = 128), each with tasks of bundles of its own: while one multiplies
  * another is busy with special functions. Rows of the tables come a piece ahead into shared memory;
- * sums over rows are products with zeros and ones. Attention: y2 of all pieces first, in fp16 (D =
- * 64: in shared memory, D = 128: in registers), with its logit; then weights (edge_softmax.cuh) in
- * place of the ones. Partial sums are in fp32 there, those towards a added up in memory, and joined
- * by node_softmax_sums. 4 H FLOP more. Forward of a whole step, 256 networks on an H200, 8 blocks:
- * 3.58 ms, sums 3.06 (D = 64); 10.16 and 8.71 (D = 128). An edge costs 4 D H + 4 H H FLOP (Me eb
- * once for either direction), 4 H special functions; bytes from L2: 4 D of e, 5 H of tables where
- * they miss L1, 2 H of partials. Measured on an H200, 256 networks of 784-32-32-10 folded at D 128,
- * H 256: 499 us, 280 TFLOP/s (35 % of the 788 that products alone reach); a scheduler issues in
- * 34 % of its cycles, the rest is latency, of memory and of dependent instructions. 64-16-8-10 at
- * 64, 128 was 165 us with the sums of partials before rows came ahead. Tried: tables fetched a
- * piece ahead into registers: slower; two warpgroups at D = 64: 205 us; two pieces in flight at D =
- * 128: the compiler serialises the products (C7515). */
+ * sums over rows are products with zeros and ones.
+ * Attention: y2 of all pieces first, in fp16 (D = 64: in shared memory, D = 128: in registers),
+ * with its logit; then weights (edge_softmax.cuh) in place of the ones. Partial sums are in fp32
+ * there and joined by node_softmax_sums.
+ * An edge costs 4 D H + 4 H H FLOP (Me eb once for either direction), 4 H special functions. Bytes
+ * from L2: 4 D of e, 5 H of tables where they miss L1, 2 H of partials. Latency is the limit, of
+ * memory and of dependent instructions: a third of the products' rate on an H200. */
 #include "models/cuda/gmn_lstar/lstar_attention.cuh"
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_edges/warp_tile.cuh"

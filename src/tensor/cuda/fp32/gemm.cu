@@ -11,12 +11,9 @@
  * element runs over k in order in every tile shape, so a row's bits do not depend on its neighbours
  * (C2). Bias, tables, activation and gate are applied to the sums in registers (epilogue.cuh).
  * Weight gradients have few outputs and many rows. The rows are cut into slices, by the shape
- * alone, and the partial sums of the slices are added in order. Limits: 67 TFLOP/s in float on an
- * H200 (data sheet), 788 TFLOP/s in bf16 (measured) or, at the widths of the fields (k <= 256), the
- * traffic of float matrices. Bytes: each operand once per tile. Measured in float, H200, ncu,
- * 324,096 rows, n = 128, with activation and tables: about 31 TFLOP/s at k = 128, 21 at k = 64.
- * Waits for the loads of the next step, with 12 to 16 warps on an SM, and the epilogue hold it
- * back. */
+ * alone, and the partial sums of the slices are added in order.
+ * Bytes: each operand once per tile. In float an H200 reaches 31 of 67 TFLOP/s at k = 128 and 21 at
+ * k = 64; waits for the next step's loads and the epilogue hold it back. */
 #include "tensor/cuda/runtime/runtime.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
 

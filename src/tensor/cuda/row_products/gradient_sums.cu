@@ -7,13 +7,11 @@
  * slices of the 101 nodes of 256 networks 64-16-8-10). 32 rows at a time are rounded to bf16 on the
  * way into shared memory and multiplied by mma.sync, a warp 32 x 32 or 32 x 64. A weight's bits do
  * not depend on the tile. The blocks of the first columns add up the bias in float. A second launch
- * adds the partial sums of the slices in order (C1). Table sums. A block takes a target and 64
- * columns. 16 groups of 16 lanes take every 16th row, and their sums are added in order, so the
- * bits of a target depend on its own rows alone (C2). Bound by bandwidth. Measured, H200, ncu,
- * lean, width 64, 25,856 nodes: weights of two blocks (13.5 GFLOP) 131 us and 12 for their slices,
- * 100 TFLOP/s; sums of a block (90 MB) 24 us, 3.8 TB/s. Tiles of 128 in place of 64: forward and
- * backward of 64 folded networks 784-32-32-10, nodes of width 256, edges of 64, 5.57 to 5.47 ms; of
- * 256 of them, width 128, 22.36 to 22.11. */
+ * adds the partial sums of the slices in order (C1).
+ *
+ * Table sums. A block takes a target and 64 columns. 16 groups of 16 lanes take every 16th row, and
+ * their sums are added in order, so the bits of a target depend on its own rows alone (C2). Bound
+ * by bandwidth. */
 #include "tensor/cuda/row_products/gradient_sums.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
 

@@ -12,22 +12,11 @@
  *   results  a warp has 16 rows, as in few_rows.cu: product_ends.cuh. Its sums replace the
  *            stages in shared memory
  * Sums over k are in order, and wgmma and mma.sync round alike on an H200 (test_cuda_nodes,
- * test_cuda_field): a row has the bits that few_rows.cu gives it. FLOPs 2 rows k n a product.
- * Bytes: the left operand in float once for every tile across, from L2; weights in bf16 for every
- * 128 rows; results in float. A lean block forward with nodes of 256 and edges of 128 columns,
- * 9,728 rows: 17.9 GFLOP and 229 MB, 23 us of the tensor cores or 53 of the bandwidth. Measured,
- * H200, ncu (tiles of 128 alone or of 64 alone), us; last column: few_rows.cu
- *     rows x nodes x edges   messages  hidden  residual  norm  tables   forward   backward
- *                            few_rows
- *     9,728 x 256 x 128         24       57       28       13     40      162        167     569,
- *                               369
- *     19,456 x 128 x 128        27       39       21       13     52      152        152     274,
- *                               173
- *     25,856 x 64 x 64          15       19       12       13     31       90        100     100,
- *                               90
- * The first is 15 % of the tensor cores' rate, 33 % of the bandwidth. Bound by latency: a tile
- * waits for its loads of 64 columns of k, and 304 tiles are one wave of 264 and a seventh of
- * another. docs/results/2026-11-15-cuda-bf16.md has what else was tried. */
+ * test_cuda_field): a row has the bits that few_rows.cu gives it.
+ * FLOPs 2 rows k n a product. Bytes: the left operand in float once for every tile across, from L2;
+ * weights in bf16 for every 128 rows; results in float. Latency is the limit: a tile waits for its
+ * loads of 64 columns of k. With nodes of 256 columns a block takes a third of few_rows.cu's time,
+ * with 64 as long. docs/results/2026-11-15-cuda-bf16.md has times, and what was tried. */
 #include "tensor/cuda/row_products/many_rows.cuh"
 #include "tensor/cuda/row_products/product_ends.cuh"
 #include "tensor/cuda/tensor_cores/mma.cuh"

@@ -9,8 +9,7 @@
  *   load             out (+)= x; out NULL: x is only kept
  *   norm             out = LN(x), modulated by shift and scale at table[map] unless table is NULL
  *   norm_back        out (+)= gradient by `other`, the norm's input; x is the gradient of its
- *                    output;
- *                    stats = mean and 1 / deviation
+ *                    output; stats = mean and 1 / deviation
  *   activation       out = f(x)
  *   activation_back  out (+)= x * f'(other)
  *   residual         out (+)= x + (1 + table[map]) * other; table NULL: x + other

@@ -1,5 +1,4 @@
-/* launch: which launches may begin early; zeros and copies. Measured on an H200 (ncu): zeros 26.5
- * MB in 9.7 us (2.7 TB/s, 63 % of the bandwidth), 0.6 MB in 2.3 us. */
+/* launch: which launches may begin early; zeros and copies. */
 #include "tensor/cuda/runtime/op_kernels.cuh"
 #include "tensor/cuda/runtime/runtime.cuh"
 

@@ -2,7 +2,7 @@
  * pointers, scratch, and launches of a function for every element or row.
  *
  * each_kernel runs a thread for an element and warps_kernel a warp for a row. Both are bound by
- * bandwidth or, when small, by the launch: the files that use them say what was measured. */
+ * bandwidth or, when small, by the launch. */
 #ifndef WF_TENSOR_CUDA_RUNTIME_OP_KERNELS_CUH
 #define WF_TENSOR_CUDA_RUNTIME_OP_KERNELS_CUH
 

@@ -1,6 +1,5 @@
 /* assign: the exact assignment without allocation, for loops that solve many of them. */
-#ifndef WF_ALIGN_ASSIGN_H
-#define WF_ALIGN_ASSIGN_H
+#pragma once
 
 #include "base/isa.h"
 #include "base/status.h"
@@ -26,6 +25,4 @@ typedef struct wf_assign_kernel {
 extern const wf_assign_kernel wf__assign_kernel_base_f32;
 #if defined(__x86_64__)
 extern const wf_assign_kernel wf__assign_kernel_avx2_f32, wf__assign_kernel_avx512_f32;
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* match: what the plain and the fast weight matching share: the order of visits and the starts. */
-#ifndef WF_ALIGN_MATCH_H
-#define WF_ALIGN_MATCH_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/align.h"
@@ -44,5 +43,3 @@ typedef struct wf_block_side {
 } wf_block_side;
 enum { WF_SIDE_DST, WF_SIDE_SRC, WF_SIDES };
 wf_block_side wf__block_side(const wf_graph *graph, int block, int side);
-
-#endif

@@ -12,8 +12,7 @@
  *   reference record  | B of orbit 0 (depth, padded) ... | R of link 0 (depth, padded) ... | rest |
  *   score record      | fixed scores of orbit 0 (n, padded) | of orbit 1 | ...
  * All parts start at multiples of 64 bytes; padding is zero. */
-#ifndef WF_ALIGN_MATCH_PLAN_H
-#define WF_ALIGN_MATCH_PLAN_H
+#pragma once
 
 #include "align/match.h"
 #include "base/isa.h"
@@ -90,6 +89,4 @@ typedef struct wf_match_kernel {
 extern const wf_match_kernel wf__match_kernel_base_f32;
 #if defined(__x86_64__)
 extern const wf_match_kernel wf__match_kernel_avx2_f32, wf__match_kernel_avx512_f32;
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* matcher: the fast matching as an object, for loops that match pairs of one architecture at
  * every step. */
-#ifndef WF_ALIGN_MATCHER_H
-#define WF_ALIGN_MATCHER_H
+#pragma once
 
 #include "align/match.h"
 
@@ -19,5 +18,3 @@ wf_status wf__matcher_run(wf_ctx *ctx, wf_matcher *matcher, const float *a, size
 /* The same without touching b: relabelling k as `from` of align/match.h, at from + k * stride. */
 wf_status wf__matcher_find(wf_ctx *ctx, wf_matcher *matcher, const float *a, size_t a_step,
                            const float *b, size_t count, uint32_t *from, size_t stride);
-
-#endif

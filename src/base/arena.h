@@ -6,8 +6,7 @@
  * Three lifetimes, one arena each: model (parameters, moments), step (tape, activations: reset,
  * not freed), call (scratch). After its first step an arena has grown to its size: reset and the
  * next step's requests touch no allocator. */
-#ifndef WF_BASE_ARENA_H
-#define WF_BASE_ARENA_H
+#pragma once
 
 #include "base/status.h"
 
@@ -45,5 +44,3 @@ typedef struct wf_arena_mark {
 } wf_arena_mark;
 wf_arena_mark wf_arena_here(const wf_arena *arena);
 void wf_arena_rewind(wf_arena *arena, wf_arena_mark mark);
-
-#endif

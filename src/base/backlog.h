@@ -3,8 +3,7 @@
  * The host notices an interruption between two pieces of work, and then waits for everything that
  * is enqueued. So the backlog is limited in seconds: first one piece, which is timed, then as many
  * as take WF_BACKLOG_SECONDS, at least one and at most four times as many as before. */
-#ifndef WF_BASE_BACKLOG_H
-#define WF_BASE_BACKLOG_H
+#pragma once
 
 #include <stddef.h>
 
@@ -31,5 +30,3 @@ static inline void wf_backlog_took(wf_backlog *backlog, size_t count, double sec
     if (!(each > 1e-9)) each = 1e-9;
     backlog->each = each > backlog->each ? each : 0.7 * backlog->each + 0.3 * each;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* c_locale: numbers in files have a decimal point, whatever locale the host program has chosen.
  * Calls touch the calling thread alone. */
-#ifndef WF_BASE_C_LOCALE_H
-#define WF_BASE_C_LOCALE_H
+#pragma once
 
 #include <locale.h>
 
@@ -11,5 +10,3 @@ double wf_c_strtod(const char *text, char **end);
 /* Between the two, printf and its kin write as in the C locale. */
 locale_t wf_c_locale_enter(void);
 void wf_c_locale_leave(locale_t before);
-
-#endif

@@ -9,8 +9,7 @@
  * C3  After a failure all collective calls fail. Files are then rank 0's alone to write, without
  *     the others.
  * C4  With one rank every call returns at once and changes nothing. */
-#ifndef WF_BASE_COMM_H
-#define WF_BASE_COMM_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/comm.h"
@@ -109,5 +108,3 @@ wf_comm *wf__ctx_comm(const wf_ctx *ctx); /* NULL: it is alone, or works alone *
 bool wf__comm_fail(wf_comm *comm, wf_status status, int rank, const char *sentence);
 
 WF_END_C
-
-#endif

@@ -1,7 +1,6 @@
 /* digest: whether bytes are still those that were written: XXH3 of 128 bits, as 32 hexadecimal
  * digits. It detects damaged and swapped files, not forged ones. */
-#ifndef WF_BASE_DIGEST_H
-#define WF_BASE_DIGEST_H
+#pragma once
 
 #include "base/status.h"
 
@@ -17,5 +16,3 @@ void wf_digest_end(wf_digest *digest, char text[WF_DIGEST_DIGITS]);
 
 /* Of bytes that are at hand: what wf_file_digest says of a file of these bytes. */
 wf_status wf_digest_of(wf_ctx *ctx, const void *bytes, size_t count, char out[33]);
-
-#endif

@@ -1,6 +1,5 @@
 /* io: whole files in, whole files out; what the program may use of it is in weft/file.h. */
-#ifndef WF_BASE_IO_H
-#define WF_BASE_IO_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/file.h"
@@ -82,5 +81,3 @@ typedef struct wf_sha256 {
 void wf_sha256_start(wf_sha256 *hash);
 void wf_sha256_add(wf_sha256 *hash, const void *bytes, size_t count);
 void wf_sha256_end(wf_sha256 *hash, char out[65]);
-
-#endif

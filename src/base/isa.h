@@ -1,6 +1,5 @@
 /* isa: which instruction set the CPU kernels use. */
-#ifndef WF_BASE_ISA_H
-#define WF_BASE_ISA_H
+#pragma once
 
 typedef enum wf_isa { WF_ISA_BASE, WF_ISA_AVX2, WF_ISA_AVX512 } wf_isa_id;
 
@@ -17,6 +16,4 @@ const char *wf_isa_name(wf_isa_id isa);
                                : fn##_base_f32)
 #else
 #define WF_PICK_F32(fn) (fn##_base_f32)
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* json_text: a JSON value as text. Where memory is short there is no text, never part of one. */
-#ifndef WF_BASE_JSON_TEXT_H
-#define WF_BASE_JSON_TEXT_H
+#pragma once
 
 #include "base/status.h"
 
@@ -18,5 +17,3 @@ json_t *wf_json_string(const char *text);
  * Returns WF_OK, `bad` (no JSON: "WHAT (line 3): why") or WF_ERR_MEMORY; *out is then NULL. */
 wf_status wf_json_read(wf_ctx *ctx, const char *what, const char *text, wf_status bad,
                        json_t **out);
-
-#endif

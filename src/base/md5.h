@@ -1,6 +1,5 @@
 /* md5: RFC 1321, because OpenML publishes this digest. Not for security. */
-#ifndef WF_BASE_MD5_H
-#define WF_BASE_MD5_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,5 +12,3 @@ typedef struct wf_md5 {
 void wf_md5_start(wf_md5 *hash);
 void wf_md5_add(wf_md5 *hash, const void *bytes, size_t count);
 void wf_md5_end(wf_md5 *hash, char out[33]);
-
-#endif

@@ -2,8 +2,7 @@
  * The cut into chunks is the caller's and never depends on the thread count; each chunk writes its
  * own output, and sums over chunks are made afterwards in chunk order. So results have the same
  * bits for any number of threads. */
-#ifndef WF_BASE_POOL_H
-#define WF_BASE_POOL_H
+#pragma once
 
 #include "base/status.h"
 
@@ -20,5 +19,3 @@ bool wf_parallel_stoppable(wf_ctx *ctx, size_t chunks, wf_chunk_fn *fn, void *ar
  * what it was before. For callers of functions that know nothing of interruptions; ctx NULL: false,
  * and nothing changes. */
 bool wf_stop_rounds(wf_ctx *ctx, bool stop);
-
-#endif

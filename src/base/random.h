@@ -1,6 +1,5 @@
 /* random: what is built on the streams of weft/rng.h. */
-#ifndef WF_BASE_RANDOM_H
-#define WF_BASE_RANDOM_H
+#pragma once
 
 #include "base/vmath.h"
 #include "weft/rng.h"
@@ -87,5 +86,3 @@ static inline WF_HD uint32_t wf_epoch_noise(uint64_t seed, uint32_t count, uint3
                                             uint32_t update, uint32_t place) {
     return wf_epoch_place(seed, WF_RNG_EPOCH, 1, count, batch, update, place);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * All rules are enforced when reading: header at most 100 MB, starts with '{', UTF-8, no duplicate
  * key, known dtypes, shape product checked against the offsets, no overlap, no hole, the data ends
  * where the file ends. */
-#ifndef WF_BASE_SAFETENSORS_H
-#define WF_BASE_SAFETENSORS_H
+#pragma once
 
 #include "base/io.h"
 
@@ -75,5 +74,3 @@ int wf_st_stream_put(const wf_st_stream *stream, size_t i, size_t at, const void
 int wf_st_stream_get(const wf_st_stream *stream, size_t i, size_t at, void *bytes, size_t count);
 wf_status wf_st_stream_commit(wf_ctx *ctx, wf_st_stream *stream); /* frees it, also on failure */
 void wf_st_stream_abort(wf_st_stream *stream);                    /* NULL is fine */
-
-#endif

@@ -1,6 +1,5 @@
 /* settings_json: settings as JSON, and JSON that a caller hands in. */
-#ifndef WF_BASE_SETTINGS_JSON_H
-#define WF_BASE_SETTINGS_JSON_H
+#pragma once
 
 #include "weft/settings.h"
 
@@ -27,5 +26,3 @@ json_t *wf__settings_object(const wf_setting *rows, const void *desc);
 json_t *wf__json_real(double value);
 /* The text of an object that was just made, which is released; wf_free(*out). */
 wf_status wf__json_answer(wf_ctx *ctx, json_t *object, char **out);
-
-#endif

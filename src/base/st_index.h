@@ -1,6 +1,5 @@
 /* st_index: the header of a safetensors file, read and checked. */
-#ifndef WF_BASE_ST_INDEX_H
-#define WF_BASE_ST_INDEX_H
+#pragma once
 
 #include "base/safetensors.h"
 
@@ -29,5 +28,3 @@ const char *wf__st_index_meta(const wf_st_index *index,
  * duplicate what ...". */
 wf_status wf__st_check_unique(wf_ctx *ctx, const char *label, const void *first, size_t stride,
                               size_t n, const char *what);
-
-#endif

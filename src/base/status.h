@@ -3,8 +3,7 @@
  *     if (n == 0) return wf_fail(ctx, WF_ERR_INPUT, "%s: no rows; the file is empty", path);
  *     WF_TRY(wf_read(ctx, ...));            forwards a failure
  *     WF_TRY_GOTO(wf_read(ctx, ...), done); sets the local `status` and jumps */
-#ifndef WF_BASE_STATUS_H
-#define WF_BASE_STATUS_H
+#pragma once
 
 #include "weft/base.h"
 
@@ -78,5 +77,3 @@ double wf_ctx_seconds(const wf_ctx *ctx);
 void wf_ctx_set_clock(wf_ctx *ctx, double (*clock)(void *user), void *user);
 
 WF_END_C
-
-#endif

@@ -1,8 +1,7 @@
 /* tar: a read-only tar reader over bytes in memory (POSIX ustar, GNU's and pax headers), strict
  * where it matters for safety. Checksums, sizes and the end are checked; anything but files and
  * folders is refused. Nothing is ever extracted to disk, so names need no cleaning. */
-#ifndef WF_BASE_TAR_H
-#define WF_BASE_TAR_H
+#pragma once
 
 #include "base/status.h"
 
@@ -19,5 +18,3 @@ typedef struct wf_tar {
 wf_tar wf_tar_start(const char *label, const void *bytes, size_t size);
 /* The next plain file; *more false: there is none, and the archive ends as it should. */
 wf_status wf_tar_next(wf_ctx *ctx, wf_tar *tar, bool *more);
-
-#endif

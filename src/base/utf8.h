@@ -1,6 +1,5 @@
 /* utf8: validity of text that comes from files. */
-#ifndef WF_BASE_UTF8_H
-#define WF_BASE_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,5 +9,3 @@
 size_t wf_utf8_step(const char *text, size_t size);
 /* Where the first malformed byte is; `size` when all is well. */
 size_t wf_utf8_check(const char *text, size_t size);
-
-#endif

@@ -4,8 +4,7 @@
  * speed, base_f64 for gradient checks. The build defines WF_VARIANT, WF_REAL and WF_LANES (reals
  * in a vector). Such a file names its functions with WF_FN(name) and publishes them in one table;
  * a plain file picks the table with wf_isa(). */
-#ifndef WF_BASE_VARIANT_H
-#define WF_BASE_VARIANT_H
+#pragma once
 
 #include "base/isa.h"
 
@@ -44,5 +43,4 @@ static inline real r_log(real x) { return wf_logf(x); }
 static inline real r_normal_cdf(real x, real *bell) { return wf_normal_cdff(x, bell); }
 #endif
 
-#endif
 #endif

@@ -5,8 +5,7 @@
  *     wf_expf 2 ulp on [-87, 88]   wf_logf 2 ulp   wf_sincos_turnf 1e-7 absolute
  *     wf_tanhf 4 ulp               wf_sinf 2e-7 absolute for |x| <= 1e4
  *     wf_normal_cdff 2.5e-7 absolute */
-#ifndef WF_BASE_VMATH_H
-#define WF_BASE_VMATH_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -145,5 +144,3 @@ static inline WF_HD float wf_normal_cdff(float x, float *bell) {
     *bell = e;
     return x < 0 ? tail : 1.0f - tail;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * deflated entries, zip64. Every offset and size is checked against the file before it is used,
  * entries may not overlap each other or the central directory, names are unique, and contents are
  * checked against their CRC. Nothing is ever extracted to disk, so names need no cleaning. */
-#ifndef WF_BASE_ZIP_H
-#define WF_BASE_ZIP_H
+#pragma once
 
 #include "base/status.h"
 
@@ -40,5 +39,3 @@ wf_status wf_zip_read(wf_ctx *ctx, const wf_zip *zip, size_t index, const uint8_
 typedef wf_status wf_zip_take(void *user, const uint8_t *bytes, size_t count);
 wf_status wf_zip_stream(wf_ctx *ctx, const wf_zip *zip, size_t index, wf_zip_take *take,
                         void *user);
-
-#endif

@@ -5,8 +5,7 @@
  * a function that returns a wf_status; its sentence is in app->sentence when the program noticed
  * the fault itself, else in the library's context. main() prints it and turns the status into
  * the exit code. */
-#ifndef WF_CLI_H
-#define WF_CLI_H
+#pragma once
 
 #include "run/run_app.h"
 
@@ -129,5 +128,3 @@ void cli_print_error(const char *format, ...) __attribute__((format(printf, 1, 2
 bool cli_print_lost(void); /* text was lost for want of memory */
 /* Print on stdout and free. NULL is out of memory. */
 wf_status cli_print_json(wf_run_app *app, json_t *json);
-
-#endif

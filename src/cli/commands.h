@@ -1,6 +1,5 @@
 /* commands: the functions behind the table of commands.c. */
-#ifndef WF_CLI_COMMANDS_H
-#define WF_CLI_COMMANDS_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -33,5 +32,3 @@ wf_status cli_data_bng(wf_run_app *app);
 wf_status cli_data_fetch(wf_run_app *app);
 wf_status cli_model_info(wf_run_app *app);
 wf_status cli_bench(wf_run_app *app);
-
-#endif

@@ -1,7 +1,6 @@
 /* networks: the networks of a collection that a command works on, their names and scores, and the
  * check that output files do not exist yet. */
-#ifndef WF_CLI_NETWORKS_H
-#define WF_CLI_NETWORKS_H
+#pragma once
 
 #include "cli/cli.h"
 #include "run/data_source.h"
@@ -37,5 +36,3 @@ wf_status cli_check_data(wf_run_app *app, const wf_zoo *zoo, const wf_run_recipe
 void cli_say_split(wf_run_app *app, const wf_run_recipe *recipe, const wf_dataset *data);
 /* --data, which was given, as the networks of `zoo` want it, checked so. wf_dataset_free it. */
 wf_status cli_open_data(wf_run_app *app, const wf_zoo *zoo, wf_dataset **out);
-
-#endif

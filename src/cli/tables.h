@@ -1,6 +1,5 @@
 /* tables: tables of results on standard output. */
-#ifndef WF_CLI_TABLES_H
-#define WF_CLI_TABLES_H
+#pragma once
 
 #include "cli/cli.h"
 #include "run/job.h"
@@ -9,5 +8,3 @@
 void cli_print_rows(const wf_eval_row *rows, int count, bool auc, const bool *copies);
 /* The table of a run that ended, of any kind. */
 wf_status cli_print_job(wf_run_job *run);
-
-#endif

@@ -7,8 +7,7 @@
  * the number of configurations of the parents. Steps: add, drop or reverse one edge; the best of
  * all of them is taken until none gains. Probabilities: (count + prior) / (configuration's count +
  * prior * card). */
-#ifndef WF_DATA_BAYES_NET_H
-#define WF_DATA_BAYES_NET_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/status.h"
@@ -35,5 +34,3 @@ wf_status wf__bayes_net_tables(wf_ctx *ctx, wf_bayes_net *net, double prior);
 /* One row: values [V]. */
 void wf__bayes_net_draw(const wf_bayes_net *net, wf_rng *rng, int32_t *values);
 void wf__bayes_net_free(wf_bayes_net *net);
-
-#endif

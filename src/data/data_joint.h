@@ -4,8 +4,7 @@
  * A joined table has the columns of its first part (the others are matched by name) and the rows of
  * all parts; `part` says where each begins, so that every part is split on its own and sentences
  * name the right file. It points into the cells of its parts, which must outlive it. */
-#ifndef WF_DATA_JOINT_H
-#define WF_DATA_JOINT_H
+#pragma once
 
 #include "data/data_table.h"
 
@@ -21,5 +20,3 @@ wf_status wf__table_merge(wf_ctx *ctx, const char *list, wf_table *const *tables
  * be freed too. */
 wf_status wf__table_join(wf_ctx *ctx, wf_table *const *parts, size_t count, size_t own,
                          wf_table *out);
-
-#endif

@@ -9,8 +9,7 @@
  * What a text cell means is decided when a column is used: wf__table_numbers reads numbers,
  * wf__table_levels and wf__table_codes read categories. A text cell points into the file's bytes,
  * which the reader cuts up in place. */
-#ifndef WF_DATA_TABLE_H
-#define WF_DATA_TABLE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/status.h"
@@ -153,5 +152,3 @@ wf_status wf__table_builtin(wf_ctx *ctx, const char *name, uint64_t seed, size_t
                             wf_table *out);
 /* Draws digit `digit` for row `row`: 64 values in [0, 1], row-major from the top left. */
 void wf__draw_digit(uint64_t seed, uint32_t row, int digit, double noise, double pixel[64]);
-
-#endif

@@ -1,6 +1,5 @@
 /* fetch: what wf_data_fetch is made of. */
-#ifndef WF_DATA_FETCH_H
-#define WF_DATA_FETCH_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/data.h"
@@ -24,5 +23,3 @@ wf_status wf__acs_income(wf_ctx *ctx, const char *zip_path, const char *csv_path
 typedef wf_status wf_acs_put(void *user, const char *line, size_t length);
 wf_status wf__acs_read(wf_ctx *ctx, const char *label, const void *zip, size_t size,
                        wf_acs_put *put, void *user, size_t *rows);
-
-#endif

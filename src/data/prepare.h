@@ -8,8 +8,7 @@
  *                       impute_level
  * Inputs stand in the order of the table's columns. It is kept as JSON; reading that back gives the
  * same numbers. */
-#ifndef WF_DATA_PREPARE_H
-#define WF_DATA_PREPARE_H
+#pragma once
 
 #include "data/data_table.h"
 
@@ -86,5 +85,3 @@ wf_status wf__table_bng(wf_ctx *ctx, const wf_data_desc *from, wf_table *out);
  * rows from the stream (seed, c, WF_RNG_SPLIT, 0). */
 wf_status wf__split(wf_ctx *ctx, const int32_t *labels, size_t rows, size_t classes,
                     double fraction, uint64_t seed, bool *in_test);
-
-#endif

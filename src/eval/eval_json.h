@@ -1,6 +1,5 @@
 /* eval_json: a row of the table as JSON. */
-#ifndef WF_EVAL_EVAL_JSON_H
-#define WF_EVAL_EVAL_JSON_H
+#pragma once
 
 #include "weft/eval.h"
 
@@ -8,5 +7,3 @@
 
 /* The object that wf_eval_json() describes; NULL: out of memory. */
 json_t *wf__eval_row_json(const wf_eval_row *row, const wf_points *points);
-
-#endif

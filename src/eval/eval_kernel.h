@@ -1,6 +1,5 @@
 /* eval_kernel: the inner loops of evaluation that are built once per instruction set. */
-#ifndef WF_EVAL_KERNEL_H
-#define WF_EVAL_KERNEL_H
+#pragma once
 
 #include "base/isa.h"
 
@@ -16,6 +15,4 @@ typedef struct wf_eval_kernel {
 extern const wf_eval_kernel wf__eval_kernel_base_f32;
 #if defined(__x86_64__)
 extern const wf_eval_kernel wf__eval_kernel_avx2_f32, wf__eval_kernel_avx512_f32;
-#endif
-
 #endif

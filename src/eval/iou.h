@@ -1,6 +1,5 @@
 /* iou: maximum overlap of error masks. */
-#ifndef WF_EVAL_IOU_H
-#define WF_EVAL_IOU_H
+#pragma once
 
 #include "weft/eval.h"
 
@@ -13,5 +12,3 @@ size_t wf__mask_words(size_t bytes);
  * wf_wcs_max. */
 wf_status wf__iou_max(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
                       size_t nr, size_t words, const int64_t *skip, float *best, uint32_t *which);
-
-#endif

@@ -1,6 +1,5 @@
 /* jws: joint Wasserstein similarity of score vectors. */
-#ifndef WF_EVAL_JWS_H
-#define WF_EVAL_JWS_H
+#pragma once
 
 #include "weft/eval.h"
 
@@ -13,5 +12,3 @@ typedef struct wf_jws {
  * takes m of the n points. */
 wf_status wf__jws(wf_ctx *ctx, const double *points, size_t n, const double *cloud, size_t m,
                   const double scales[3], int subsets, uint64_t seed, wf_jws *out);
-
-#endif

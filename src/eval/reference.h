@@ -1,6 +1,5 @@
 /* reference: the reference side of every comparison, and its cache. */
-#ifndef WF_EVAL_REFERENCE_H
-#define WF_EVAL_REFERENCE_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/align.h"
@@ -42,5 +41,3 @@ bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);
 /* Rank 0 has read the cache for all. */
 wf_status wf__cloud_share(wf_ctx *ctx, wf_reference *reference);
 void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference);
-
-#endif

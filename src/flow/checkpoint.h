@@ -8,8 +8,7 @@
  * state of the run: "step", "seconds", "window.loss", "window.updates", "best.loss", "pace.*".
  * Sampling reads what `kept` says: the EMA where there is one, the last or the best weights.
  * docs/flow.md has the list. */
-#ifndef WF_FLOW_CHECKPOINT_H
-#define WF_FLOW_CHECKPOINT_H
+#pragma once
 
 #include "flow/flow_config.h"
 #include "flow/training_set.h"
@@ -65,5 +64,3 @@ struct wf_flow {
 /* kind NULL: the one that the file names. */
 wf_status wf_flow_open_with(wf_ctx *ctx, const char *path, const wf_field_kind *kind,
                             wf_flow **out);
-
-#endif

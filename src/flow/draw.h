@@ -5,8 +5,7 @@
  * once. The network of a place is drawn uniformly from its source, by stream (seed, place,
  * WF_RNG_BATCH, update), or in epochs (wf_epoch_place, WF_RNG_EPOCH). Then the places are ordered
  * by family, so that networks of one architecture are neighbours. */
-#ifndef WF_FLOW_DRAW_H
-#define WF_FLOW_DRAW_H
+#pragma once
 
 #include "align/matcher.h"
 #include "flow/training_set.h"
@@ -66,5 +65,3 @@ wf_status wf_draw_batch(wf_ctx *ctx, wf_draw *draw, size_t update);
  * the order of places. units: hidden units of the largest architecture. */
 wf_status wf_draw_relabellings(wf_ctx *ctx, wf_draw *draw, size_t update, uint32_t *from,
                                size_t units);
-
-#endif

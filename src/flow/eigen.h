@@ -7,8 +7,7 @@
  * after Golub and Van Loan, Matrix Computations, chapter 8. Some 8 n^3 operations. Each row or
  * strip of columns is computed by one thread, so the result does not depend on the number of
  * threads. */
-#ifndef WF_FLOW_EIGEN_H
-#define WF_FLOW_EIGEN_H
+#pragma once
 
 #include "base/status.h"
 
@@ -18,5 +17,3 @@
  * it. */
 wf_status wf_eigen(wf_ctx *ctx, double *matrix, int n, double *values, wf_meter *meter, double done,
                    double share);
-
-#endif

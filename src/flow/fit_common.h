@@ -1,7 +1,6 @@
 /* fit_common: what every fit has, whatever it fits: a log, an optimiser and a schedule from
  * wf_fit_desc, and a check that numbers are finite. */
-#ifndef WF_FLOW_FIT_COMMON_H
-#define WF_FLOW_FIT_COMMON_H
+#pragma once
 
 #include "nn/optim.h"
 #include "nn/params.h"
@@ -29,5 +28,3 @@ wf_status wf_fit_not_stopped(wf_ctx *ctx, const char *path);
 const char *wf_fit_standing(bool saved, bool gave_up);
 
 bool wf_all_finite(const float *x, size_t n); /* NULL: yes */
-
-#endif

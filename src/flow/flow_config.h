@@ -1,7 +1,6 @@
 /* flow_config: settings as "key = value" strings in the metadata of a file, by the rows of a table
  * (weft/settings.h), and the checks of wf_fit_desc and wf_sample_desc. */
-#ifndef WF_FLOW_CONFIG_H
-#define WF_FLOW_CONFIG_H
+#pragma once
 
 #include "base/safetensors.h"
 #include "weft/flow.h"
@@ -34,5 +33,3 @@ wf_status wf_fit_check(wf_ctx *ctx, const wf_fit_desc *fit);
 wf_status wf_sample_check(wf_ctx *ctx, const wf_sample_desc *desc);
 /* fast: whether the field may round to bf16. may: whether the loop in question could use it. */
 wf_status wf_choose_precision(wf_ctx *ctx, wf_precision asked, bool on_gpu, bool may, bool *fast);
-
-#endif

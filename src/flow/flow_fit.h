@@ -1,6 +1,5 @@
 /* flow_fit: the trainer, for any field. */
-#ifndef WF_FLOW_FIT_H
-#define WF_FLOW_FIT_H
+#pragma once
 
 #include "flow/checkpoint.h"
 #include "flow/draw.h"
@@ -13,5 +12,3 @@ wf_status wf_flow_fit_with(wf_ctx *ctx, const wf_source *sources, int n_sources,
 /* Where `part` of the work ("fitting") runs: on the GPU when one is asked for and the field has a
  * program for it; else on the CPU, with a warning. */
 wf_status wf__field_device(wf_ctx *ctx, const wf_field *field, const char *part, bool *on_gpu);
-
-#endif

@@ -9,8 +9,7 @@
  *     half: no network of a collection is ever in a pool.
  * P2  A network that diverges is left out: its place has the next finite network of its slice.
  * P3  Normalisation and principal axes are those of the first pool; checkpoints keep them. */
-#ifndef WF_FLOW_FRESH_H
-#define WF_FLOW_FRESH_H
+#pragma once
 
 #include "flow/training_set.h"
 #include "zoo/zoo_engine.h"
@@ -54,5 +53,3 @@ wf_status wf_fresh_pool_fill(wf_ctx *ctx, wf_fresh_pool *pool, size_t renewals);
 wf_status wf_fresh_pool_renew(wf_ctx *ctx, wf_fresh_pool *pool, int *place);
 /* Networks made for the pool so far, over all pieces of the run. */
 size_t wf_fresh_pool_made(const wf_fresh_pool *pool);
-
-#endif

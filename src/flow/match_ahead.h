@@ -3,8 +3,7 @@
  *
  * What an update draws depends on its number alone. So each thread takes one of the coming updates
  * and leaves its relabellings in entry update % ring. */
-#ifndef WF_FLOW_MATCH_AHEAD_H
-#define WF_FLOW_MATCH_AHEAD_H
+#pragma once
 
 #include "flow/draw.h"
 
@@ -21,5 +20,3 @@ wf_status wf_match_ahead_wait(wf_ctx *ctx, wf_match_ahead *ahead, size_t update)
 /* The entries of updates below `update` are free again. */
 void wf_match_ahead_release(wf_match_ahead *ahead, size_t update);
 void wf_match_ahead_stop(wf_match_ahead *ahead); /* accepts NULL */
-
-#endif

@@ -4,8 +4,7 @@
  *
  * with w_t, u and v of flow/path.h. Weights are 1, or such that all layers of a network contribute
  * equally. */
-#ifndef WF_FLOW_OBJECTIVE_H
-#define WF_FLOW_OBJECTIVE_H
+#pragma once
 
 #include "flow/path.h"
 #include "flow/split.h"
@@ -55,5 +54,3 @@ wf_status wf_flow_compare(wf_ctx *ctx, wf_status forward, wf_flow_batch *batch, 
 /* After wf_flow_interpolate. grad (params; NULL: not wanted) = dloss/dparams. */
 wf_status wf_flow_loss(wf_ctx *ctx, wf_field *field, const float *params, wf_flow_batch *batch,
                        double *loss, float *grad);
-
-#endif

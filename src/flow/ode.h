@@ -4,8 +4,7 @@
  * All systems of a batch have the same dimension and are independent: with dopri5 each has its own
  * step size and error norm, so its solution does not depend on its neighbours. The methods are
  * tables (ode_tables.def). State and time are double; the field behind f may be float. */
-#ifndef WF_FLOW_ODE_H
-#define WF_FLOW_ODE_H
+#pragma once
 
 #include "base/arena.h"
 #include "weft/flow.h"
@@ -87,5 +86,3 @@ typedef struct wf_ode_stats {
  * is not finite. WF_ERR_INTERRUPTED, or what f returned. */
 wf_status wf_ode_solve(wf_ctx *ctx, wf_arena *arena, const wf_ode_problem *problem,
                        const wf_ode_desc *desc, double *y, wf_ode_stats *stats);
-
-#endif

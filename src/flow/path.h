@@ -9,8 +9,7 @@
  *   in = sqrt(min(l, 1) / a)   skip = (l t - s^2 (1-t)) / a
  *   out = sqrt((l s^2 + (l + s^2) q^2) / a)
  * which for l = 1, s = 1, q = 0 is v = (2t-1)/a w + F(w/sqrt a, t)/sqrt a. */
-#ifndef WF_FLOW_PATH_H
-#define WF_FLOW_PATH_H
+#pragma once
 
 #include "base/vmath.h"
 
@@ -52,5 +51,3 @@ static inline WF_HD wf_path_scales wf_axes_at(const wf_axes *axes, const wf_path
     if (place >= axes->count) return others;
     return wf_path_at(path, (double)axes->variance[place % axes->width], t);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * C = A' diag(l) A. For images a few dozen axes carry nearly all variance; the others keep that of
  * the initial weights. x = A (w - mean) keeps distances and isotropic noise, has uncorrelated
  * coordinates, and variances l that flow/path.h takes into account. */
-#ifndef WF_FLOW_PRINCIPAL_H
-#define WF_FLOW_PRINCIPAL_H
+#pragma once
 
 #include "base/status.h"
 #include "flow/path.h"
@@ -46,5 +45,3 @@ wf_status wf_principal_invert(wf_ctx *ctx, const wf_principal *principal, const 
 int wf_principal_width(const wf_graph *graph);
 /* Which parameters of a network lie along the axes; the variances are borrowed. */
 wf_axes wf_principal_axes(const wf_principal *principal, const wf_graph *graph);
-
-#endif

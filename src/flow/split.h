@@ -3,8 +3,7 @@
  * The field cuts a batch into parts, by the batch alone, and adds their gradients in order. Ranks
  * take whole contiguous parts, so that the sum over ranks is the same sum in the same order, and
  * the bits do not depend on the number of ranks. Ranks beyond the parts have nothing to do. */
-#ifndef WF_FLOW_SPLIT_H
-#define WF_FLOW_SPLIT_H
+#pragma once
 
 #include "base/comm.h"
 #include "models/field.h"
@@ -37,5 +36,3 @@ wf_status wf_split_backward(wf_ctx *ctx, const wf_split *split, wf_status mine, 
  * each by itself is. loss: of all networks. scratch (params of the field). */
 wf_status wf_split_find_diverged(wf_ctx *ctx, const wf_split *split, const double *loss,
                                  float *scratch, int *rank);
-
-#endif

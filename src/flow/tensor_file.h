@@ -1,7 +1,6 @@
 /* tensor_file: what the files of fitted generators share: named tensors of parameter lists, numbers
  * and texts in the metadata, architectures, each read with a sentence about what is wrong. */
-#ifndef WF_FLOW_TENSOR_FILE_H
-#define WF_FLOW_TENSOR_FILE_H
+#pragma once
 
 #include "flow/flow_config.h"
 #include "nn/params.h"
@@ -54,5 +53,3 @@ wf_status wf_file_graph(wf_ctx *ctx, const char *path, const wf_st_file *file, i
                         wf_graph **out);
 /* What is a wrong setting in a call is a damaged file when it was read from one. */
 wf_status wf_blame_file(wf_ctx *ctx, const char *path, wf_status status);
-
-#endif

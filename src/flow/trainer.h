@@ -1,7 +1,6 @@
 /* trainer: what the training loops of the CPU (flow_fit.c) and of the GPU (fit_loop_gpu.c) share:
  * a run and its files. */
-#ifndef WF_FLOW_TRAINER_H
-#define WF_FLOW_TRAINER_H
+#pragma once
 
 #include "flow/cuda/fit_cuda.h"
 #include "flow/flow_fit.h"
@@ -91,5 +90,3 @@ wf_status wf__trainer_choose_rate(wf_trainer *tr, size_t next);
 
 /* The loop on the GPU. */
 wf_status wf__train_gpu(wf_trainer *tr);
-
-#endif

@@ -3,8 +3,7 @@
  * A family holds all collections of one architecture; they share its group normalisation. With
  * normalise_by = collection every collection is a family of its own. A source is one collection: a
  * range of a family, a condition, and the name of its task. draw.h draws batches from it. */
-#ifndef WF_FLOW_TRAINING_SET_H
-#define WF_FLOW_TRAINING_SET_H
+#pragma once
 
 #include "flow/objective.h"
 #include "flow/principal.h"
@@ -98,5 +97,3 @@ const wf_family *wf_training_set_match(const wf_training_set *set, const wf_grap
 wf_status wf_family_norm(wf_ctx *ctx, const wf_family *family, const wf_graph *graph, wf_norm *out);
 /* Squared distance of a source's condition from cond; 0 without conditions. */
 double wf_training_set_distance(const wf_training_set *set, int source, const float *cond);
-
-#endif

@@ -5,8 +5,7 @@
  * fit write its log from them. A checkpoint is taken after the last enqueued update: the GPU copies
  * its state out while later updates run, the records up to that boundary give the rest, and a
  * thread writes the file. */
-#ifndef WF_FLOW_UPDATE_QUEUE_H
-#define WF_FLOW_UPDATE_QUEUE_H
+#pragma once
 
 #include "flow/cuda/updates_cuda.h"
 
@@ -57,5 +56,3 @@ typedef struct wf_update_queue {
 /* Updates until the fit has ended, and a checkpoint. WF_ERR_INTERRUPTED, without a sentence:
  * likewise, after the updates that were under way; the checkpoint may have been given up. */
 wf_status wf_queue_run(wf_update_queue *queue);
-
-#endif

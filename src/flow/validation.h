@@ -5,8 +5,7 @@
  * EMA where there is one), so the gap between the two losses shows what the flow has memorised and
  * nothing else. Batches are sized for about 1 % of a run's forward passes, and 16 networks at
  * least. */
-#ifndef WF_FLOW_VALIDATION_H
-#define WF_FLOW_VALIDATION_H
+#pragma once
 
 #include "flow/draw.h"
 
@@ -36,5 +35,3 @@ typedef wf_status wf_validation_forward(void *arg, int which, wf_flow_batch *bat
 /* Both losses after update `update`; warns once when the gap opens. */
 wf_status wf_validation_run(wf_ctx *ctx, wf_validation *validation, size_t update,
                             wf_validation_forward *forward, void *arg);
-
-#endif

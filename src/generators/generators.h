@@ -1,6 +1,5 @@
 /* generators: the library's own kinds of weft/generator.h. */
-#ifndef WF_GENERATORS_H
-#define WF_GENERATORS_H
+#pragma once
 
 #include "weft/generator.h"
 
@@ -12,5 +11,3 @@ const wf_generator_kind *wf__flow_kinds(void);
 
 /* Rivals that are fitted in phases (generators/phase_fit.h). */
 extern const wf_generator_kind wf__sane_kde_kind, wf__sane_gauss_kind, wf__pdiff_kind;
-
-#endif

@@ -9,8 +9,7 @@
  *   noise   latent as a sequence of one channel, 8 x Conv1d 7 of c, 2c, 4c, 8c, 4c, 2c, c, 1 with
  *           batch norm and ELU but for the last; the embedded step is added to every convolution's
  *           input, and outputs 3, 2, 1 to the inputs of the last three */
-#ifndef WF_GENERATORS_PDIFF_NET_H
-#define WF_GENERATORS_PDIFF_NET_H
+#pragma once
 
 #include "generators/phase_fit.h"
 
@@ -35,5 +34,3 @@ wf_tensor *wf_pdiff_decode(wf_net *net, const wf_pdiff_model *model, wf_tensor *
 wf_tensor *wf_pdiff_noise(wf_net *net, const wf_pdiff_model *model, wf_tensor *x, wf_tensor *t);
 /* The phases "vae" and "ddpm", without updates and rates. */
 void wf_pdiff_phases(const wf_pdiff_options *options, wf_phase phases[2]);
-
-#endif

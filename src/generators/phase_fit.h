@@ -12,8 +12,7 @@
  * P2  A broken update leaves no trace: weights are changed last, and running statistics, which the
  *     forward pass changes, are put back.
  * P3  A checkpoint holds finite numbers. */
-#ifndef WF_GENERATORS_PHASE_FIT_H
-#define WF_GENERATORS_PHASE_FIT_H
+#pragma once
 
 #include "flow/training_set.h"
 #include "flow/tensor_file.h"
@@ -21,9 +20,7 @@
 #include "nn/optim.h"
 #include "weft/generator.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 enum { WF_PHASE_INPUTS = 3, WF_MAX_FIT_PHASES = 2 };
 
@@ -195,8 +192,4 @@ wf_status wf_phase_file_read(wf_ctx *ctx, const wf_phase_file *file, wf_phase *p
 wf_status wf_phase_file_norm(wf_ctx *ctx, const wf_phase_file *file, wf_norm *out);
 void wf_phase_file_close(wf_phase_file *file);
 
-#ifdef __cplusplus
-}
-#endif
-
-#endif
+WF_END_C

@@ -1,7 +1,6 @@
 /* phase_loop: the updates of one phase, on the CPU (phase_loop.c) or on a GPU (phase_loop_gpu.c),
  * and what both share with the files of phase_fit.c. */
-#ifndef WF_GENERATORS_PHASE_LOOP_H
-#define WF_GENERATORS_PHASE_LOOP_H
+#pragma once
 
 #include "generators/phase_fit.h"
 
@@ -50,5 +49,3 @@ wf_status wf__phase_store(const wf_phase_fit *fit, wf_ctx *ctx, const wf_phase_s
 wf_status wf__phase_diverged(const wf_phase_fit *fit, wf_ctx *ctx, size_t update, const char *what,
                              double value);
 wf_status wf__phase_read_optimiser(wf_phase_fit *fit);
-
-#endif

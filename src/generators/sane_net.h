@@ -11,8 +11,7 @@
  * Loss of B networks with two views each, the second relabelled, both with multiplicative noise:
  *   contrast * NT-Xent(heads of views) + (1 - contrast) * mean over all entries of tokens of
  *   (view - decoded view)^2, zeros after a row included. */
-#ifndef WF_GENERATORS_SANE_NET_H
-#define WF_GENERATORS_SANE_NET_H
+#pragma once
 
 #include "generators/phase_fit.h"
 
@@ -50,5 +49,3 @@ wf_tensor *wf_sane_encode(wf_net *net, const wf_sane_model *model, int networks,
 wf_tensor *wf_sane_decode(wf_net *net, const wf_sane_model *model, int networks, wf_tensor *z);
 /* The phase "autoencoder", without updates and rate. */
 void wf_sane_phase(const wf_sane_options *options, wf_phase *phase);
-
-#endif

@@ -1,6 +1,5 @@
 /* batch: from descriptions to the ragged batch that a velocity field works on. */
-#ifndef WF_GRAPH_BATCH_H
-#define WF_GRAPH_BATCH_H
+#pragma once
 
 #include "base/arena.h"
 #include "tensor/ragged.h"
@@ -9,5 +8,3 @@
 /* graphs: n pointers, read here and not kept. Everything is allocated from `arena`. */
 wf_status wf_batch_build(wf_ctx *ctx, wf_arena *arena, const wf_graph *const *graphs, int n,
                          wf_batch *out);
-
-#endif

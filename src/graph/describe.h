@@ -1,6 +1,5 @@
 /* describe: what the readers of descriptions (text, JSON) and the builder share. */
-#ifndef WF_GRAPH_DESCRIBE_H
-#define WF_GRAPH_DESCRIBE_H
+#pragma once
 
 #include "base/arena.h"
 #include "weft/graph.h"
@@ -37,5 +36,3 @@ const char *wf__op_name(wf_layer_kind op);
 
 /* The text of a graph whose other fields are set; free(*out). */
 wf_status wf__graph_text(wf_ctx *ctx, const wf_graph *graph, char **out);
-
-#endif

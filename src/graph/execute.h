@@ -7,8 +7,7 @@
  *               pass
  *   then        bias, norm, activation, pooling
  * Sums run over sources in the order of the parameters, whatever the instruction set. */
-#ifndef WF_GRAPH_EXECUTE_H
-#define WF_GRAPH_EXECUTE_H
+#pragma once
 
 #include "base/isa.h"
 #include "weft/graph.h"
@@ -43,5 +42,3 @@ void wf__executor_close(wf_executor *executor);
 /* Logits (outputs, tile), in the scratch, of inputs x (inputs, tile) under flat parameters w. */
 const float *wf__execute(const wf_executor *executor, const float *w, const float *x,
                          float *scratch);
-
-#endif

@@ -1,8 +1,7 @@
 /* norm_sums: wf_norm_fit in steps, for networks that are not in memory together. Sums are in
  * double, block by block, over the networks in order, so the bits do not depend on how many
  * networks a call has. */
-#ifndef WF_GRAPH_NORM_SUMS_H
-#define WF_GRAPH_NORM_SUMS_H
+#pragma once
 
 #include "weft/graph.h"
 
@@ -15,5 +14,3 @@ void wf__norm_means(const wf_graph *graph, size_t count, double *sums);
 /* WF_ERR_INPUT: a block holds values that are not finite. */
 wf_status wf__norm_finish(wf_ctx *ctx, const wf_graph *graph, size_t count, const double *mean,
                           const double *squares, wf_norm *out);
-
-#endif

@@ -36,8 +36,7 @@
  * graph leave as one row per segment; segments graph_segments[g] .. graph_segments[g+1] belong to
  * graph g. Adding in the order of these lists gives the same bits every time, and a graph the same
  * bits whatever its neighbours in the batch and the number of multiprocessors. */
-#ifndef WF_MODELS_EDGE_BUNDLES_H
-#define WF_MODELS_EDGE_BUNDLES_H
+#pragma once
 
 #include "tensor/tape.h"
 
@@ -77,5 +76,3 @@ static inline size_t wf_partial_rows(const wf_bundle_table *table) {
  * tape's. */
 void wf_bundles_build(wf_tape *tape, wf_part *part, const wf_batch_block *blocks, int first_graph,
                       int processors);
-
-#endif

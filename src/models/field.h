@@ -8,17 +8,14 @@
  * plain passes over flat arrays; the field knows the layout. Networks come and go in the flat order
  * of their graph; a field with another order permutes inside. All arrays are float for WF_F32 and
  * double for WF_F64 (gradient checks). docs/generators.md says how to add a field. */
-#ifndef WF_MODELS_FIELD_H
-#define WF_MODELS_FIELD_H
+#pragma once
 
 #include "graph/batch.h"
 #include "nn/params.h"
 #include "tensor/tensor.h" /* wf_dtype */
 #include "weft/field.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef struct wf_field_kind wf_field_kind;
 typedef struct wf_field_program wf_field_program;
@@ -192,7 +189,4 @@ wf_status wf_field_program_backward_stage(wf_ctx *ctx, wf_field_program *program
 size_t wf_field_program_bytes(const wf_field_program *program); /* of the device, held or shared */
 void wf_field_program_free(wf_field_program *program); /* waits for the stream; NULL is fine */
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

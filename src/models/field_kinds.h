@@ -1,10 +1,7 @@
 /* field_kinds: the kinds of fields that the library has. */
-#ifndef WF_MODELS_FIELD_KINDS_H
-#define WF_MODELS_FIELD_KINDS_H
+#pragma once
 
 #include "models/field.h"
 
 extern const wf_field_kind wf__field_gmn, wf__field_mlp, wf__field_dwf, wf__field_dwf_aligned,
     wf__field_dit;
-
-#endif

@@ -4,8 +4,7 @@
  * Widths dn, de, T of the description; global width dg = de, message width = dn, hidden width of an
  * MLP = 2 x its output. An affine layer whose input the textbook writes as a concatenation has one
  * weight per operand, in the order of gmn_affine.weight. docs/method.md lists all names. */
-#ifndef WF_MODELS_GMN_LAYOUT_H
-#define WF_MODELS_GMN_LAYOUT_H
+#pragma once
 
 #include "models/field.h"
 #include "tensor/tape.h"
@@ -59,5 +58,3 @@ typedef struct gmn_columns {
     int node, edge, global, width;
 } gmn_columns;
 gmn_columns wf__gmn_columns(const wf_field_desc *desc);
-
-#endif

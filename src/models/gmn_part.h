@@ -4,8 +4,7 @@
  * number of threads. Graphs do not see one another, so a part runs the whole network by itself, and
  * its gradients of the parameters are a partial sum that the field adds in part order: the same
  * bits for any thread count. */
-#ifndef WF_MODELS_GMN_PART_H
-#define WF_MODELS_GMN_PART_H
+#pragma once
 
 #include "models/gmn_layout.h"
 #include "tensor/tape.h"
@@ -45,5 +44,3 @@ void wf__gmn_part_backward(gmn_part *part, const gmn_inputs *inputs, const void 
 
 /* Reals of the frozen frequencies. */
 size_t wf__gmn_fourier_size(const wf_field_desc *desc);
-
-#endif

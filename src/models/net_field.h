@@ -4,15 +4,12 @@
  * function that walks the network; everything else that models/field.h asks for is here. The whole
  * batch is one tape, and operations use all threads. A process of several has some of its rows:
  * since a gradient is a sum over rows in order, any cut of the batch gives the same bits. */
-#ifndef WF_MODELS_NET_FIELD_H
-#define WF_MODELS_NET_FIELD_H
+#pragma once
 
 #include "models/field.h"
 #include "nn/layers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 /* What a walk is given. v is filled by wf_from_tokens, at the end. */
 typedef struct wf_net_inputs {
@@ -71,7 +68,4 @@ wf_status wf__net_field_record(wf_ctx *ctx, const wf_field *field,
     .backward = wf__net_field_backward, .parts = wf__net_field_parts, .add = wf__net_field_add,    \
     .flops = wf__net_field_flops, .record = wf__net_field_record
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

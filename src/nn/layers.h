@@ -10,15 +10,12 @@
  * layer appends its parameters to a list: names, places, initial values, and so the count, without
  * memory for any of them. Under wf_net_start the same calls record operations on a tape, and each
  * layer takes the next tensors of the list. The order of calls must be the same. */
-#ifndef WF_NN_LAYERS_H
-#define WF_NN_LAYERS_H
+#pragma once
 
 #include "nn/params.h"
 #include "tensor/tape.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef struct wf_net {
     wf_tape *tape; /* of the caller */
@@ -117,7 +114,4 @@ wf_tensor *wf_layer_conv1d_transposed(wf_net *net, const char *name, wf_tensor *
 /* Nothing unless training. */
 wf_tensor *wf_layer_dropout(wf_net *net, wf_tensor *x, double p);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

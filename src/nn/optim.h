@@ -5,8 +5,7 @@
  * orthogonalised Nesterov momentum (nn/cpu/optim_cpu.c) by muon_lr * sqrt(max(1, rows/cols)), all
  * others by AdamW. All arrays are float or double. The same bits come out for any number of
  * threads; nothing is allocated in an update. */
-#ifndef WF_NN_OPTIM_H
-#define WF_NN_OPTIM_H
+#pragma once
 
 #include "base/status.h"
 #include "base/vmath.h"    /* WF_HD */
@@ -97,5 +96,3 @@ static inline WF_HD double wf_schedule_factor(const wf_schedule *schedule, size_
     double low = schedule->min_ratio;
     return low + (1 - low) * 0.5 * (1 + cos(3.14159265358979323846 * fmin(share, 1.0)));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* optim_kernels: the optimisers' arithmetic, built once per variant (see base/variant.h). Each
  * function works on one chunk of the flat arrays, or on one matrix, and touches nothing else. */
-#ifndef WF_NN_OPTIM_KERNELS_H
-#define WF_NN_OPTIM_KERNELS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -57,5 +56,3 @@ extern const wf_optim_kernels wf_optim_kernels_avx2_f32, wf_optim_kernels_avx512
 /* Matrices are padded to these multiples: long side, short side. */
 enum { WF_MUON_PAD_LONG = 8, WF_MUON_PAD_SHORT = 16 };
 size_t wf_muon_scratch(int rows, int cols);
-
-#endif

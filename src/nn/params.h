@@ -3,16 +3,13 @@
  *
  * Parameters live in one flat array, so that optimiser, EMA and checkpoints are plain passes over
  * it; the list knows the layout. */
-#ifndef WF_NN_PARAMS_H
-#define WF_NN_PARAMS_H
+#pragma once
 
 #include "base/status.h"
 #include "tensor/tensor.h" /* wf_dtype */
 #include "weft/rng.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef enum wf_start {
     WF_START_ZERO,
@@ -59,7 +56,4 @@ int wf_params_find(const wf_field_tensor *tensors, int count, size_t place);
 /* Deviates 0, 1 ... of a stream's address times std. */
 void wf_fill_normals(wf_dtype dtype, void *out, size_t count, const wf_rng *rng, double std);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -1,7 +1,6 @@
 /* page: what the parts of the report share: a growing text, escaping, plots, pictures.
  * A page that has run out of memory ignores what is added later; wf__page_failed says so. */
-#ifndef WF_REPORT_PAGE_H
-#define WF_REPORT_PAGE_H
+#pragma once
 
 #include "weft/report.h"
 
@@ -87,5 +86,3 @@ const wf_report_entry *wf__report_subject(const wf_report_desc *desc);
 
 /* The whole page; free it with wf__page_free, also after a failure. */
 wf_status wf__report_page(wf_ctx *ctx, const wf_report_desc *desc, wf__page *page);
-
-#endif

@@ -1,7 +1,6 @@
 /* data_source: a data set as people name it: a file, a built-in set, or a recipe with a [data]
  * section. */
-#ifndef WF_RUN_DATA_SOURCE_H
-#define WF_RUN_DATA_SOURCE_H
+#pragma once
 
 #include "run/files.h"
 #include "run/recipe_schema.h"
@@ -29,5 +28,3 @@ void wf__run_data_whole(wf_data_desc *data, wf_run_data_paths buffer);
 bool wf__run_is_builtin_data(const char *name);
 /* A remark about the set, as that the digits of scikit-learn are different ones; NULL: none. */
 const char *wf__run_data_remark(const char *name);
-
-#endif

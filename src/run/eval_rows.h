@@ -3,8 +3,7 @@
  * [eval] rows lists them by name: the collection itself, networks trained alike, what the run
  * generated (NAME, and NAME-refined after refinement), and any generator that needs no fit, as
  * random or perturbation-0.25. Such a name without its number is the best of the rows with one. */
-#ifndef WF_RUN_EVAL_ROWS_H
-#define WF_RUN_EVAL_ROWS_H
+#pragma once
 
 #include "run/pipeline.h"
 
@@ -64,5 +63,3 @@ typedef struct wf_run_judged {
 wf_status wf__run_judge_rows(const wf_run_judging *what, const wf_run_eval_rows *rows,
                              wf_run_judged **out, int *n);
 void wf__run_judged_free(wf_run_judged *judged, int n);
-
-#endif

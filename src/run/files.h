@@ -1,6 +1,5 @@
 /* files: small things that commands and runs do with files, JSON and rows of the table. */
-#ifndef WF_RUN_FILES_H
-#define WF_RUN_FILES_H
+#pragma once
 
 #include "run/run_app.h"
 #include "weft/eval.h"
@@ -50,5 +49,3 @@ json_t *wf__run_novelty_to_json(const wf_points *points);
 /* A number or a text of a row of eval.json; NaN and "" where there is none. */
 double wf__run_number_of(const json_t *row, const char *key);
 const char *wf__run_text_of(const json_t *row, const char *key);
-
-#endif

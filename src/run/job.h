@@ -4,8 +4,7 @@
  * Such a run keeps a file for each collection and width: zoos/LABEL, scratch/LABEL-xW (networks
  * trained alike at that width), nets/LABEL-xW, nets-direct/LABEL-xW. With [sample] conds
  * (run_domains.c) it has nets/condC instead, for every condition. */
-#ifndef WF_RUN_JOB_H
-#define WF_RUN_JOB_H
+#pragma once
 
 #include "run/pipeline.h"
 #include "run/stages.h"
@@ -94,5 +93,3 @@ wf_status wf__run_tasks_file(wf_run_job *run, const char *folder, int source, do
                              char out[WF_RUN_PATH]);
 /* The source's networks at a width; wf_graph_free it. */
 wf_status wf__run_tasks_graph(wf_run_job *run, int source, double width, wf_graph **out);
-
-#endif

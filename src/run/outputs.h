@@ -1,7 +1,6 @@
 /* outputs: digests of what a stage leaves, kept in stage.json: {name: digest}. Names are relative
  * to the run's folder where the file lies in it. */
-#ifndef WF_RUN_OUTPUTS_H
-#define WF_RUN_OUTPUTS_H
+#pragma once
 
 #include "run/files.h"
 #include "weft/zoo.h"
@@ -28,5 +27,3 @@ wf_status wf__run_parts_changed(wf_run_app *app, const char *folder, const char 
  * left out. */
 typedef wf_status wf_run_visit(void *user, const char *path);
 wf_status wf__run_each_file(wf_run_app *app, const char *path, wf_run_visit *visit, void *user);
-
-#endif

@@ -1,6 +1,5 @@
 /* pipeline: the work of the stages, shared by `weft run` and the single commands. */
-#ifndef WF_RUN_PIPELINE_H
-#define WF_RUN_PIPELINE_H
+#pragma once
 
 #include "run/files.h"
 #include "run/recipe_schema.h"
@@ -62,5 +61,3 @@ wf_status wf__run_report(wf_run_app *app, const wf_run_recipe *recipe, const wf_
 /* All rows of an eval.json; free(*rows), free(*copies). */
 wf_status wf__run_rows_of_eval(wf_run_app *app, const char *path, const json_t *eval,
                                wf_eval_row **rows, bool **copies, int *n);
-
-#endif

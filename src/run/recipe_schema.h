@@ -1,8 +1,7 @@
 /* recipe_schema: a recipe as the descs of the public headers and a few settings of its own.
  * Tables of settings (weft/settings.h) read a recipe, write it with all defaults, say which stage a
  * setting belongs to, and are listed in help and docs. */
-#ifndef WF_RUN_RECIPE_SCHEMA_H
-#define WF_RUN_RECIPE_SCHEMA_H
+#pragma once
 
 #include "run/files.h"
 #include "weft/data.h"
@@ -77,5 +76,3 @@ typedef struct wf_run_listing {
 bool wf__run_listing_begins(wf_run_listing *list, const wf_setting *row);
 typedef void wf_run_visit_setting(wf_run_listing *list, const wf_setting *row, const char *value);
 void wf__run_recipe_each(wf_run_visit_setting *visit, wf_run_listing *list);
-
-#endif

@@ -1,8 +1,7 @@
 /* run_app: what the commands of the program and the parts of a run share: the context, overrides of
  * recipes, how failure is reported. The library itself fills one in for wf_run (weft/run.h),
  * without a command line. Nothing here prints: lines about the work go to app->say. */
-#ifndef WF_RUN_RUN_APP_H
-#define WF_RUN_RUN_APP_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/settings.h"
@@ -71,5 +70,3 @@ void wf__run_say(wf_run_app *app, const char *format, ...) __attribute__((format
 /* "3.2 s", "4 min 05 s", "2 h 10 min". */
 void wf__run_duration(double seconds, char out[32]);
 json_t *wf__run_json_number(double value); /* null when it is not finite */
-
-#endif

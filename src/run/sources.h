@@ -10,8 +10,7 @@
  *     task = letter              # another name than the section's; collections may share a task
  *     paper = 0.5: 79.54 54.38, 1: 87.07 73.26    # a paper's scores in percent at these widths:
  *                                # of trained networks, of generated ones */
-#ifndef WF_RUN_SOURCES_H
-#define WF_RUN_SOURCES_H
+#pragma once
 
 #include "run/files.h"
 #include "run/recipe_schema.h"
@@ -53,5 +52,3 @@ wf_status wf__run_sources_shares(wf_run_app *app, wf_run_sources *sources, const
 /* What the manifest says a paper has at a width, from 0 to 1; false when it says nothing. */
 bool wf__run_sources_paper(const wf_run_sources *sources, int index, double width, double *trained,
                            double *generated);
-
-#endif

@@ -1,7 +1,6 @@
 /* stages: stage.json beside the results of a run: which stage is finished, with which settings. It
  * ends with its own digest; files of version 0.1 have none. */
-#ifndef WF_RUN_STAGES_H
-#define WF_RUN_STAGES_H
+#pragma once
 
 #include "run/files.h"
 #include "run/recipe_schema.h"
@@ -49,5 +48,3 @@ wf_status wf__run_stages_keep_recipe(wf_run_app *app, wf_run_stages *stages, con
 /* {name: digest}; NULL where nothing was recorded. */
 json_t *wf__run_stages_recipe(const wf_run_stages *stages);
 bool wf__run_stage_depends(wf_stage stage, wf_stage on);
-
-#endif

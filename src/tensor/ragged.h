@@ -5,8 +5,7 @@
  * i*n_src + j, its coefficients are parameters param0 + (i*n_src + j)*coef + 0..coef-1. Folded
  * groups (an input layer whose weights sit on the hidden nodes) have neither nodes nor edges here.
  * graph/batch.h builds it from descriptions. */
-#ifndef WF_TENSOR_RAGGED_H
-#define WF_TENSOR_RAGGED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,5 +52,3 @@ typedef struct wf_batch {
     uint32_t *edge_graph; /* [n_edges] */
     float *degree; /* [n_nodes] edges at the node, both directions: fan-in + bias + fan-out */
 } wf_batch;
-
-#endif

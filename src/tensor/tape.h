@@ -9,8 +9,7 @@
  * memory is sticky: constructors then return NULL and do nothing, and wf_tape_status() says so;
  * check it once at the end. Without `keep` nothing is recorded, residual operations work in place,
  * and the caller may rewind the arena between layers. */
-#ifndef WF_TENSOR_TAPE_H
-#define WF_TENSOR_TAPE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -301,5 +300,3 @@ wf_tensor *wf_mse(wf_tape *tape, wf_tensor *x, wf_tensor *target, wf_tensor *mas
 /* NT-Xent of two views, z (2n, D): rows i and i + n belong together. s_ij = cosine of rows i and j
  * / temperature; mean over i of ln(sum over j != i of e^s_ij) - s_i,partner. */
 wf_tensor *wf_nt_xent(wf_tape *tape, wf_tensor *z, double temperature);
-
-#endif

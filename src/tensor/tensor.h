@@ -7,8 +7,7 @@
  *   T2  the flat vectors w, v (P) and parameters of the field are the caller's: ld = cols, no
  *       padding
  *   T3  a tensor made by a residual operation shares its gradient with the stream it continues */
-#ifndef WF_TENSOR_TENSOR_H
-#define WF_TENSOR_TENSOR_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/isa.h"
@@ -163,5 +162,3 @@ const wf_backend *wf_backend_cpu(wf_dtype dtype);
 const wf_backend *wf_backend_cpu_at(wf_isa_id isa);
 const char *wf_op_name(wf_op_kind kind);
 double wf_op_tolerance(wf_op_kind kind);
-
-#endif

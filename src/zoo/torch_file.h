@@ -2,8 +2,7 @@
  * order of their dictionary. The file holds a dictionary of tensors, or a dictionary in which
  * exactly one value, or the one called state_dict, is such a dictionary ({"model": {...}}).
  * Tensors come out contiguous, whatever their strides were. */
-#ifndef WF_ZOO_TORCH_FILE_H
-#define WF_ZOO_TORCH_FILE_H
+#pragma once
 
 #include "base/safetensors.h"
 
@@ -23,5 +22,3 @@ wf_status wf_torch_note(wf_ctx *ctx, wf_torch_file *file, const char *key, char 
 
 /* Does the file look like the work of torch.save, this container or the one before it? */
 wf_status wf_torch_recognise(wf_ctx *ctx, const char *path, bool *out);
-
-#endif

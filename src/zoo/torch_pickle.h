@@ -5,8 +5,7 @@
  * torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter and the torch storages. Any
  * other name is refused. A value never owns another one. Cycles are harmless, because neither this
  * reader nor its callers follow values to any depth. */
-#ifndef WF_ZOO_TORCH_PICKLE_H
-#define WF_ZOO_TORCH_PICKLE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/safetensors.h"
@@ -65,5 +64,3 @@ typedef struct wf_pickle_value {
  * more than `budget` bytes of memory is refused. */
 wf_status wf_pickle_read(wf_ctx *ctx, const char *label, const void *bytes, size_t size,
                          size_t budget, wf_arena *arena, const wf_pickle_value **out);
-
-#endif

@@ -1,7 +1,6 @@
 /* torch_write: a state_dict as torch.save writes it; torch.load reads it, also with
  * weights_only. */
-#ifndef WF_ZOO_TORCH_WRITE_H
-#define WF_ZOO_TORCH_WRITE_H
+#pragma once
 
 #include "base/safetensors.h"
 
@@ -9,5 +8,3 @@
  * look at. Atomic and durable. */
 wf_status wf_torch_write(wf_ctx *ctx, const char *path, const wf_st_tensor *tensors, size_t n,
                          const char *const (*notes)[2], size_t n_notes);
-
-#endif

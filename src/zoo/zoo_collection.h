@@ -1,7 +1,6 @@
 /* zoo_collection: a collection while it is trained (zoo_shards.c), by one process or by several
  * ranks (zoo_ranks.c), and its files (zoo_parts.c). */
-#ifndef WF_ZOO_COLLECTION_H
-#define WF_ZOO_COLLECTION_H
+#pragma once
 
 #include "weft/file.h"
 #include "zoo/zoo_engine.h"
@@ -118,5 +117,3 @@ wf_status wf__zoo_train_here(wf_ctx *ctx, zoo_collection *all, size_t *dropped);
 /* The same by all ranks together. status: that of the start on this rank. */
 wf_status wf__zoo_train_together(wf_ctx *ctx, zoo_collection *all, wf_status status,
                                  size_t *dropped);
-
-#endif

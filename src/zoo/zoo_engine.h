@@ -3,8 +3,7 @@
  *
  * One network is trained from its first update to its last by one thread, so nothing about it
  * depends on its neighbours, the batch of networks, the shard or the number of threads. */
-#ifndef WF_ZOO_ENGINE_H
-#define WF_ZOO_ENGINE_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/zoo.h"
@@ -145,5 +144,3 @@ wf_status wf_zoo_train_from_f64(wf_ctx *ctx, const wf_graph *graph, const wf_dat
 
 /* Examples a call of the kernels works on at once; a larger batch is summed piece by piece. */
 enum { WF_ZOO_EXAMPLES = 64 };
-
-#endif

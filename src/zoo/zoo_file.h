@@ -1,6 +1,5 @@
 /* zoo_file: collections as files; what the public header does not show. */
-#ifndef WF_ZOO_FILE_H
-#define WF_ZOO_FILE_H
+#pragma once
 
 #include "base/safetensors.h"
 #include "base/status.h"
@@ -97,5 +96,3 @@ const int32_t *wf_zoo_epochs(const wf_zoo *zoo);
 
 /* Fails where ranks have opened different files. */
 wf_status wf_zoo_same(wf_ctx *ctx, const wf_zoo *zoo);
-
-#endif

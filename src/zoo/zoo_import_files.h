@@ -1,6 +1,5 @@
 /* zoo_import_files: which files an import reads: files, patterns and folders, in order. */
-#ifndef WF_ZOO_IMPORT_FILES_H
-#define WF_ZOO_IMPORT_FILES_H
+#pragma once
 
 #include "base/status.h"
 
@@ -25,5 +24,3 @@ void wf_import_files_free(wf_import_files *files);
 
 /* Is this a file of torch.save by its name? */
 bool wf_import_torch_name(const char *name);
-
-#endif

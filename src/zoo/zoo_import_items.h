@@ -1,7 +1,6 @@
 /* zoo_import_items: the tensors of one file as an import looks at them: under their names without
  * what wrappers add, in natural order, and the sentences about them. */
-#ifndef WF_ZOO_IMPORT_ITEMS_H
-#define WF_ZOO_IMPORT_ITEMS_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/safetensors.h"
@@ -60,5 +59,3 @@ wf_status wf_copy_names(wf_ctx *ctx, const char *text, char **out);
 /* The next of comma-separated names, without spaces round it; NULL after the last. Writes into
  * the text. */
 char *wf_next_name(char **rest);
-
-#endif

@@ -6,8 +6,7 @@
  * shapes must chain: each `in` is the `out` before it. If exactly one order obeys both, that is
  * the network. Anything left over, or a choice, is an error that lists the tensors: nothing is
  * guessed. */
-#ifndef WF_ZOO_IMPORT_LAYERS_H
-#define WF_ZOO_IMPORT_LAYERS_H
+#pragma once
 
 #include "base/safetensors.h"
 #include "graph/describe.h"
@@ -41,5 +40,3 @@ wf_status wf_import_resolve(wf_ctx *ctx, const char *label, const wf_st_tensor *
 wf_status wf_import_described(wf_ctx *ctx, const char *label, const wf_st_tensor *const *tensors,
                               size_t n, wf_graph **graph, bool stackable,
                               const wf_st_tensor **parts, size_t *networks);
-
-#endif

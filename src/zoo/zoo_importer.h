@@ -1,6 +1,5 @@
 /* zoo_importer: an import at work: what is read, and the networks that were. */
-#ifndef WF_ZOO_IMPORTER_H
-#define WF_ZOO_IMPORTER_H
+#pragma once
 
 #include "base/safetensors.h"
 #include "weft/import.h"
@@ -47,5 +46,3 @@ wf_status wf__import_add_tensors(wf_importer *imp, const wf_import_file *file,
                                  const wf_import_source *s);
 /* The last component of a path that may end in slashes; free(*out). */
 wf_status wf__import_source_name(wf_ctx *ctx, const char *path, char **out);
-
-#endif

@@ -1,7 +1,6 @@
 /* zoo_info_units: what the hidden units of one network say: hashes that do not depend on their
  * order, a canonical order, units that cannot matter. Works on any graph of groups and blocks. */
-#ifndef WF_ZOO_INFO_UNITS_H
-#define WF_ZOO_INFO_UNITS_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/graph.h"
@@ -32,5 +31,3 @@ wf_status wf_canonical(wf_ctx *ctx, wf_units *units, const float *w, float *out)
  *   all incoming weights are zero and the activation of its bias is zero, or
  *   relu, fed by relu units alone, no incoming weight and no bias above zero. */
 size_t wf_dead_units(const wf_graph *graph, const float *w);
-
-#endif

@@ -4,8 +4,7 @@
  *     pass reads the file again.
  * Z2  The pages of the file that a piece came from are given back, so the resident memory of a pass
  *     does not grow with the collection. The system keeps them as page cache. */
-#ifndef WF_ZOO_PIECES_H
-#define WF_ZOO_PIECES_H
+#pragma once
 
 #include "weft/zoo.h"
 
@@ -31,5 +30,3 @@ wf_status wf__zoo_norm(wf_ctx *ctx, const wf_graph *graph, const wf_zoo_span *sp
                        wf_norm *out);
 
 WF_END_C
-
-#endif

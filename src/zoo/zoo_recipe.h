@@ -1,6 +1,5 @@
 /* zoo_recipe: the settings of a collection's networks as lines of "key = value". */
-#ifndef WF_ZOO_RECIPE_H
-#define WF_ZOO_RECIPE_H
+#pragma once
 
 #include "weft/zoo.h"
 
@@ -12,5 +11,3 @@ typedef struct wf_recipe_line {
 
 /* Whether two recipes mean the same networks; if not, the first lines that differ. */
 bool wf__same_recipe(const char *a, const char *b, wf_recipe_line *left, wf_recipe_line *right);
-
-#endif

@@ -3,14 +3,11 @@
  *
  * Scores are sums of fused multiply-adds in the order of the CPU kernels and the assignment breaks
  * ties like theirs, so a pair gets the very permutation that the AVX2 and AVX-512 kernels find. */
-#ifndef WF_ALIGN_CUDA_MATCH_CUDA_H
-#define WF_ALIGN_CUDA_MATCH_CUDA_H
+#pragma once
 
 #include "align/match.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef struct wf_match_cuda wf_match_cuda;
 
@@ -43,7 +40,4 @@ wf_status wf_wcs_max_cuda(wf_ctx *ctx, const wf_graph *graph, const float *queri
                           const float *refs, size_t nr, const int64_t *skip,
                           const wf_match_desc *desc, float *best, uint32_t *which);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -13,8 +13,7 @@
  *                   up to 8, zeros between
  *   scores          one array per orbit, fixed[r][u] of pair (query, reference) at
  *                   base + query * query_step + reference * reference_step + r * row_step + u */
-#ifndef WF_ALIGN_CUDA_MATCH_GPU_CUH
-#define WF_ALIGN_CUDA_MATCH_GPU_CUH
+#pragma once
 
 #include "base/cuda/device.cuh"
 
@@ -113,5 +112,3 @@ wf_status wf_gpu_squares(wf_ctx *ctx, const float *networks, size_t count, size_
                          double *squares, cudaStream_t stream);
 /* Whether a network with this sum of squares can be matched in float; false also for NaN. */
 inline bool wf_gpu_usable(double squares) { return squares < 1e30; }
-
-#endif

@@ -1,7 +1,6 @@
 /* match_product: products of matrices made from many networks, in float and in the CPU kernels'
  * order of sums. */
-#ifndef WF_ALIGN_CUDA_MATCH_PRODUCT_CUH
-#define WF_ALIGN_CUDA_MATCH_PRODUCT_CUH
+#pragma once
 
 #include "base/cuda/device.cuh"
 
@@ -17,5 +16,3 @@ wf_status wf_gpu_product(wf_ctx *ctx, const float *a, size_t lda, const float *b
 /* out[k][network * n + unit] = networks[network][terms[k].x + unit * terms[k].y], k < depth. */
 wf_status wf_gpu_pack(wf_ctx *ctx, const int2 *terms, int depth, int n, const float *networks,
                       size_t count, size_t params, float *out, size_t ld, cudaStream_t stream);
-
-#endif

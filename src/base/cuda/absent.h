@@ -1,8 +1,7 @@
 /* absent: for the *_absent.c files, which stand in for the CUDA code in a build without. No device
  * ever opens there, and wf_use_cuda has already told the user. So their functions are only linked,
  * and use none of their parameters. */
-#ifndef WF_BASE_CUDA_ABSENT_H
-#define WF_BASE_CUDA_ABSENT_H
+#pragma once
 
 #include "base/status.h"
 
@@ -15,5 +14,3 @@ static inline wf_status wf_cuda_absent(wf_ctx *ctx) {
 /* A function of a context and of other parameters that only says so. */
 #define ABSENT(name, ...)                                                                          \
     wf_status name(wf_ctx *ctx, __VA_ARGS__) { return wf_cuda_absent(ctx); }
-
-#endif

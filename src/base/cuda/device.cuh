@@ -1,7 +1,6 @@
 /* device: the inside of a device object, and how CUDA's and C++'s failures become a status. For .cu
  * files. */
-#ifndef WF_BASE_CUDA_DEVICE_CUH
-#define WF_BASE_CUDA_DEVICE_CUH
+#pragma once
 
 #include "base/cuda/device.h"
 
@@ -63,5 +62,3 @@ wf_status create(wf_ctx *ctx, const char *what, void (*free)(T *), T **out, Buil
             return wf_fail(ctx, WF_ERR_FAILED, "GPU: %s: %s", #call,                               \
                            cudaGetErrorString(wf_cuda_error_));                                    \
     } while (0)
-
-#endif

@@ -5,14 +5,11 @@
  * GPUs share nothing. An object that may outlive the context (a recorded program, the arenas of a
  * flow) holds the device with wf_cuda_hold. Invariant: one thread at a time uses a device; it is
  * asserted where work is launched (tensor/cuda/runtime). */
-#ifndef WF_BASE_CUDA_DEVICE_H
-#define WF_BASE_CUDA_DEVICE_H
+#pragma once
 
 #include "base/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef struct wf_cuda_device wf_cuda_device;
 
@@ -35,7 +32,4 @@ void wf_cuda_use(const wf_cuda_device *device);
 /* Waits for the stream of the context's GPU; says what went wrong there. */
 wf_status wf_cuda_wait(wf_ctx *ctx);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

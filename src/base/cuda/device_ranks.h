@@ -7,14 +7,11 @@
  *     memory and MPI, called by the stream (cudaLaunchHostFunc). A warning says so. With
  *     WEFT_NCCL=on one rank by itself takes NCCL, too.
  * D3  For the same number of ranks the results have the same bits, and all ranks have the same. */
-#ifndef WF_BASE_CUDA_DEVICE_RANKS_H
-#define WF_BASE_CUDA_DEVICE_RANKS_H
+#pragma once
 
 #include "base/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef struct wf_device_ranks wf_device_ranks;
 
@@ -32,7 +29,4 @@ wf_status wf_device_ranks_sum_ranges(wf_ctx *ctx, wf_device_ranks *ranks, float 
 wf_status wf_device_ranks_gather(wf_ctx *ctx, wf_device_ranks *ranks, void *bytes,
                                  const size_t *start, void *stream);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -1,7 +1,6 @@
 /* download: files over HTTP, resumed where they broke off. download_curl.c uses libcurl;
  * download_absent.c stands in for it in builds without. */
-#ifndef WF_BASE_CURL_DOWNLOAD_H
-#define WF_BASE_CURL_DOWNLOAD_H
+#pragma once
 
 #include "base/status.h"
 
@@ -23,5 +22,3 @@ wf_status wf_download(wf_ctx *ctx, const char *url, const char *path, size_t lim
 
 /* A small answer in memory, NUL-terminated; free(*out). More than `limit` bytes are refused. */
 wf_status wf_download_text(wf_ctx *ctx, const char *url, size_t limit, char **out);
-
-#endif

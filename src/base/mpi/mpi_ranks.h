@@ -1,8 +1,7 @@
 /* mpi_ranks: processes started together by mpirun or srun. mpi_ranks_mpi.c uses an MPI
  * library; mpi_ranks_absent.c stands in for it in builds without. Waiting calls return false when
  * the communicator has failed meanwhile. */
-#ifndef WF_BASE_MPI_RANKS_H
-#define WF_BASE_MPI_RANKS_H
+#pragma once
 
 #include "base/comm.h"
 
@@ -29,5 +28,3 @@ bool wf__mpi_sum_in_order(wf_comm *comm, const wf_ordered_sum *sum);
 /* Did a launcher start this process as one of several? From the environment; WEFT_MPI=on|off
  * overrides it. */
 bool wf__launched(void);
-
-#endif

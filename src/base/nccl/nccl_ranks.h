@@ -2,14 +2,11 @@
  * nccl_ranks_absent.c stands in for it in builds without, where only the description is called.
  * Calls are enqueued on a stream and may be captured. They return NULL, or a sentence that says
  * what failed. */
-#ifndef WF_BASE_NCCL_RANKS_H
-#define WF_BASE_NCCL_RANKS_H
+#pragma once
 
 #include "base/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 enum { WF_NCCL_ID = 128 }; /* bytes of the name that ranks meet under */
 
@@ -28,7 +25,4 @@ const char *wf__nccl_sum_ranges(void *comm, float *numbers, const wf_range *rang
 /* Rank r has filled bytes start[r] .. start[r+1]-1; all get all. */
 const char *wf__nccl_gather(void *comm, int size, void *bytes, const size_t *start, void *stream);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

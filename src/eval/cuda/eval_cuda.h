@@ -1,14 +1,11 @@
 /* eval_cuda: error masks of networks and their overlaps on the GPU; host memory in, host memory
  * out. */
-#ifndef WF_EVAL_CUDA_EVAL_CUDA_H
-#define WF_EVAL_CUDA_EVAL_CUDA_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/eval.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 /* wf__iou_max on the GPU: the same values and neighbours, whatever the masks. */
 wf_status wf_iou_max_cuda(wf_ctx *ctx, const uint64_t *queries, size_t nq, const uint64_t *refs,
@@ -21,7 +18,4 @@ wf_status wf_iou_max_cuda(wf_ctx *ctx, const uint64_t *queries, size_t nq, const
 wf_status wf_error_masks_cuda(wf_ctx *ctx, const wf_graph *graph, const float *weights, size_t n,
                               const wf_dataset *data, uint8_t *errors);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -13,9 +13,7 @@
 #include "base/cuda/device.cuh"
 #include "base/backlog.h"
 
-extern "C" {
 #include "eval/cuda/eval_cuda.h"
-}
 
 namespace {
 

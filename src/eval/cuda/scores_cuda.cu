@@ -17,9 +17,7 @@
 #include "base/backlog.h"
 #include "graph/cuda/activate.cuh"
 
-extern "C" {
 #include "eval/cuda/eval_cuda.h"
-}
 
 namespace {
 

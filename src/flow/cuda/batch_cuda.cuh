@@ -7,8 +7,7 @@
  * slice    2048 parameters of a network, the work of one CTA
  * place    index of a network in the batch, ordered by family; drawn[] is its index before that
  * here     place - first: index among the networks of this rank, of arrays over them */
-#ifndef WF_FLOW_CUDA_BATCH_CUDA_CUH
-#define WF_FLOW_CUDA_BATCH_CUDA_CUH
+#pragma once
 
 #include "flow/cuda/draw_parts.cuh"
 
@@ -83,4 +82,3 @@ void normals(uint64_t seed, uint32_t first, uint32_t purpose, uint32_t step, flo
              size_t rows, size_t n, cudaStream_t stream);
 
 } // namespace wf_batch_gpu
-#endif

@@ -1,7 +1,6 @@
 /* cta_sum: the sum of a value over the threads of a block, in fixed order; every thread gets it. A
  * kernel may call it once: no barrier protects its shared memory from a second call. */
-#ifndef WF_FLOW_CUDA_CTA_SUM_CUH
-#define WF_FLOW_CUDA_CTA_SUM_CUH
+#pragma once
 
 template <int threads> __device__ inline double cta_sum(double value) {
     __shared__ double warp_sum[threads / 32];
@@ -12,5 +11,3 @@ template <int threads> __device__ inline double cta_sum(double value) {
     for (int k = 0; k < threads / 32; k++) sum += warp_sum[k];
     return sum;
 }
-
-#endif

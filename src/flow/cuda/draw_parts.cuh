@@ -1,8 +1,7 @@
 /* draw_parts: what kernels that draw batches share: deviates of a stream, and relabelled hidden
  * units. Files that include this are compiled without contraction of multiply and add, so numbers
  * have the bits of the CPU's. */
-#ifndef WF_FLOW_CUDA_DRAW_PARTS_CUH
-#define WF_FLOW_CUDA_DRAW_PARTS_CUH
+#pragma once
 
 #include <vector>
 
@@ -79,4 +78,3 @@ static __device__ inline uint32_t relabelled(const relabel *blocks, int n_blocks
 }
 
 } // namespace wf_batch_gpu
-#endif

@@ -14,12 +14,11 @@
  *     the GPU matches one architecture after the other and idles with few pairs of each (16
  *     architectures, batch 100, on an H200: 8.0 ms an update; 6.6 with 16 host threads, as without
  *     matching). */
-#ifndef WF_FLOW_CUDA_FIT_CUDA_H
-#define WF_FLOW_CUDA_FIT_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "flow/cuda/updates_cuda.h"
 
@@ -65,7 +64,4 @@ wf_status wf__fit_cuda_forward(wf_ctx *ctx, wf_fit_cuda *fit, int which,
  * NULL. */
 wf_status wf__fit_cuda_batch(wf_ctx *ctx, wf_fit_cuda *fit, float *x, float *target, float *t);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -1,10 +1,9 @@
 /* ode_cuda: the arithmetic of flow/ode.h on states in device memory, on the device's stream. */
-#ifndef WF_FLOW_CUDA_ODE_CUDA_H
-#define WF_FLOW_CUDA_ODE_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "flow/ode.h"
 
@@ -25,7 +24,4 @@ wf_status wf__row_ring_up(wf_ctx *ctx, wf_row_ring *ring, const void *data, size
 /* memory: an arena of the CUDA backend's source. ring: of two numbers for each row, borrowed. */
 wf_ode_ops wf__ode_cuda_ops(wf_arena *memory, wf_row_ring *ring);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -1,6 +1,5 @@
 /* run_memory: device memory of a fit, and host memory pinned for it, given back together. */
-#ifndef WF_FLOW_CUDA_RUN_MEMORY_CUH
-#define WF_FLOW_CUDA_RUN_MEMORY_CUH
+#pragma once
 
 #include "base/cuda/device.cuh"
 
@@ -30,4 +29,3 @@ struct run_memory {
 bool networks_fit(size_t bytes);
 
 } // namespace wf_gpu
-#endif

@@ -4,12 +4,11 @@
  * The object holds the field's parameters and its program for a full batch. For a smaller batch it
  * computes the unused rows as well and ignores them. Values are those of the CPU's loops up to the
  * field's rounding: these files do not contract multiply and add. */
-#ifndef WF_FLOW_CUDA_SAMPLE_CUDA_H
-#define WF_FLOW_CUDA_SAMPLE_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "flow/objective.h"
 #include "flow/ode.h"
@@ -57,7 +56,4 @@ wf_status wf__sample_cuda_corrupt(wf_ctx *ctx, wf_sample_cuda *sample, size_t fi
 /* out (n, n_params) host = states in float. */
 wf_status wf__sample_cuda_fetch(wf_ctx *ctx, wf_sample_cuda *sample, int n, float *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

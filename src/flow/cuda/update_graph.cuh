@@ -1,6 +1,5 @@
 /* update_graph: captures what a function enqueues on a device's stream as a graph to launch. */
-#ifndef WF_FLOW_CUDA_UPDATE_GRAPH_CUH
-#define WF_FLOW_CUDA_UPDATE_GRAPH_CUH
+#pragma once
 
 #include "base/cuda/device.cuh"
 
@@ -23,4 +22,3 @@ wf_status capture_update(wf_ctx *ctx, const wf_cuda_device *device, F record,
 }
 
 } // namespace wf_gpu
-#endif

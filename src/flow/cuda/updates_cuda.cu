@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern "C" {
 #include "flow/cuda/updates_cuda.h"
-}
 
 namespace wf_gpu {
 

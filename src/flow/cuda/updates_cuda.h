@@ -6,12 +6,11 @@
  *
  * U1  State is copied out at a boundary between updates, on a stream of its own, while later
  *     updates run. */
-#ifndef WF_FLOW_CUDA_UPDATES_CUDA_H
-#define WF_FLOW_CUDA_UPDATES_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "flow/checkpoint.h"
 #include "base/cuda/device_ranks.h"
@@ -59,7 +58,4 @@ wf_status wf__updates_cuda_copy(wf_ctx *ctx, wf_updates_cuda *updates);
 /* Has that copy arrived? With `wait` the call waits for it. */
 wf_status wf__updates_cuda_copied(wf_ctx *ctx, wf_updates_cuda *updates, bool wait, bool *out);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -3,15 +3,12 @@
  * One update is one CUDA graph: draw the inputs (phase_draws.cu), forward and backward of the
  * network recorded on a tape (models/cuda/field_program.cuh), clip and optimiser. Parameters,
  * moments, average and running statistics stay on the device (flow/cuda/updates_cuda.h). */
-#ifndef WF_GENERATORS_CUDA_PHASE_CUDA_H
-#define WF_GENERATORS_CUDA_PHASE_CUDA_H
+#pragma once
 
 #include "flow/cuda/updates_cuda.h"
 #include "generators/phase_fit.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 typedef struct wf_phase_cuda wf_phase_cuda;
 
@@ -53,7 +50,4 @@ wf_status wf__eval_cuda_run(wf_ctx *ctx, wf_eval_cuda *eval, const void *model, 
                             int networks, const wf_phase_shape *shape, int inputs,
                             const float *const *in, float *out, int some);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -1,8 +1,7 @@
 /* phase_draws: the inputs of a phase's update, drawn on the GPU: the `fill` functions of
  * pdiff_net.c and sane_net.c, with their bits (flow/cuda/draw_parts.cuh). Thread blocks of one row
  * each; a thread makes the four deviates of a Philox block at a time. */
-#ifndef WF_GENERATORS_CUDA_PHASE_DRAWS_CUH
-#define WF_GENERATORS_CUDA_PHASE_DRAWS_CUH
+#pragma once
 
 #include "flow/cuda/draw_parts.cuh"
 
@@ -37,4 +36,3 @@ struct draws {
 void draw(const draws &d, cudaStream_t stream);
 
 } // namespace wf_phase_gpu
-#endif

@@ -1,11 +1,8 @@
 /* activate: the activations of networks (graph/execute.h) in fp32. */
-#ifndef WF_GRAPH_CUDA_ACTIVATE_CUH
-#define WF_GRAPH_CUDA_ACTIVATE_CUH
+#pragma once
 
-extern "C" {
 #include "base/vmath.h"
 #include "weft/graph.h"
-}
 
 namespace {
 
@@ -21,4 +18,3 @@ __device__ inline float activate(wf_activation activation, float x) {
 }
 
 } // namespace
-#endif

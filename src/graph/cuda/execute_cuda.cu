@@ -20,9 +20,7 @@
 #include "base/cuda/device.cuh"
 #include "graph/cuda/activate.cuh"
 
-extern "C" {
 #include "graph/cuda/execute_cuda.h"
-}
 
 namespace {
 

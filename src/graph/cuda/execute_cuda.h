@@ -1,14 +1,11 @@
 /* execute_cuda: the forward pass of many described networks on a GPU; host memory in, host memory
  * out. */
-#ifndef WF_GRAPH_CUDA_EXECUTE_CUDA_H
-#define WF_GRAPH_CUDA_EXECUTE_CUDA_H
+#pragma once
 
 #include "base/status.h"
 #include "weft/graph.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WF_BEGIN_C
 
 /* n networks of one description on the same examples x (examples, inputs).
  * labels, errors  error masks (n, ceil(examples / 8)): bit r is set where example r is wrong
@@ -18,7 +15,4 @@ wf_status wf__execute_cuda(wf_ctx *ctx, const wf_graph *graph, const float *weig
                            const float *x, const int32_t *labels, size_t examples, uint8_t *errors,
                            float *logits);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

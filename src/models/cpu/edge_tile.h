@@ -5,8 +5,7 @@
  *   E1  sums towards nodes and graphs are added row by row in edge order: their bits do not
  *       depend on where tiles begin, so not on the other graphs of the batch
  *   E2  backward recomputes a tile from e; nothing but e and the sums is kept */
-#ifndef WF_MODELS_CPU_EDGE_TILE_H
-#define WF_MODELS_CPU_EDGE_TILE_H
+#pragma once
 
 #include "tensor/cpu/kernels.h"
 
@@ -221,5 +220,3 @@ static inline void row_scale(real *x, real factor, int n) {
     each_vector(i, n) store(x + i, load(x + i) * factor);
     each_rest(i, n) x[i] *= factor;
 }
-
-#endif

@@ -2,9 +2,7 @@
 
 #include <stdlib.h>
 
-extern "C" {
 #include "tensor/cuda/backend_cuda.h"
-}
 
 namespace wf_gpu {
 namespace {

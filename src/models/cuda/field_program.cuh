@@ -7,8 +7,7 @@
  * captured graph. A program belongs to the device of the context it was made with, and holds it.
  * Making one runs forward and backward once as they are, which loads the kernels and shows how much
  * memory they take; then the tape gets just that, and they are recorded again under capture. */
-#ifndef WF_MODELS_CUDA_FIELD_PROGRAM_CUH
-#define WF_MODELS_CUDA_FIELD_PROGRAM_CUH
+#pragma once
 
 #include "base/cuda/device.cuh"
 
@@ -64,4 +63,3 @@ wf_status open_field_program(wf_ctx *ctx, field_program *program, const wf_field
                              const wf_field_program_desc *desc);
 
 } // namespace wf_gpu
-#endif

@@ -1,11 +1,10 @@
 /* gmn_cuda: the GMN velocity field on a GPU: its programs (field_program.cuh), and those on host
  * arrays. */
-#ifndef WF_MODELS_CUDA_GMN_CUDA_H
-#define WF_MODELS_CUDA_GMN_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "models/gmn_layout.h"
 
@@ -37,7 +36,4 @@ wf_status wf__gmn_cuda_field_forward(wf_ctx *ctx, gmn_cuda_cache *cache, const g
 wf_status wf__gmn_cuda_field_backward(wf_ctx *ctx, gmn_cuda_cache *cache, const float *dv,
                                       float *grad, float *dw);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

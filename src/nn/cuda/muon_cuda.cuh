@@ -4,8 +4,7 @@
  * 64; A and Q are (r, r). In bf16 a matrix that fits into shared memory is iterated there, one CTA
  * each, all in one launch. For the others, and in float, each launch makes one product of all
  * matrices, with a list of 64 x 64 tiles. */
-#ifndef WF_NN_CUDA_MUON_CUDA_CUH
-#define WF_NN_CUDA_MUON_CUDA_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <stdint.h>
@@ -67,4 +66,3 @@ cudaError_t prepare(const work &w);
 void *orthogonalise(const work &w, bool fast, cudaStream_t stream);
 
 } // namespace wf_muon
-#endif

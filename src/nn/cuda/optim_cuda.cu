@@ -17,9 +17,7 @@
 #include <string.h>
 #include <vector>
 
-extern "C" {
 #include "nn/cuda/optim_cuda.h"
-}
 
 namespace {
 

@@ -5,12 +5,11 @@
  * The device also decides whether loss and gradient are finite: if they are not, this update is not
  * made, nor any after it. Sums run in an order fixed by the sizes. All launches go to the device's
  * stream. */
-#ifndef WF_NN_CUDA_OPTIM_CUDA_H
-#define WF_NN_CUDA_OPTIM_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "base/cuda/device_ranks.h"
 #include "nn/optim.h"
@@ -57,7 +56,4 @@ wf_status wf__optim_cuda_apply(wf_ctx *ctx, wf_optim_cuda *optim, const double *
 /* The record of update u is at u % *ring; valid once the stream has passed the update. */
 const volatile wf_update_record *wf__optim_cuda_records(const wf_optim_cuda *optim, size_t *ring);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -6,8 +6,7 @@
  * The exponential is wf_expf of base/vmath.h for vectors. If the machine has an estimate of 1/x,
  * one Newton step (two units in the last place) replaces the division. The double build calls
  * libm. */
-#ifndef WF_TENSOR_CPU_ACTIVATION_H
-#define WF_TENSOR_CPU_ACTIVATION_H
+#pragma once
 
 #include "base/variant.h"
 #include "tensor/tensor.h"
@@ -94,5 +93,3 @@ static inline __attribute__((always_inline)) vreal act_vector(const int act, con
     }
     return y;
 }
-
-#endif

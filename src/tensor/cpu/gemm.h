@@ -6,8 +6,7 @@
  *                           4 loads + 6 broadcasts for 24 multiply-adds
  * Columns are processed up to wf_pad(n); A may have any strides (so A' is free). An element's sum
  * runs over k in order whatever the tile, so a row's bits do not depend on its neighbours. */
-#ifndef WF_TENSOR_CPU_GEMM_H
-#define WF_TENSOR_CPU_GEMM_H
+#pragma once
 
 #include "base/variant.h"
 #include "tensor/tensor.h"
@@ -98,5 +97,3 @@ static inline void gemm_transposed(real *c, int ldc, const real *a, int lda, con
     gemm_args args = {c, ldc, a, 1, lda, b, ldb, gemm_panel, 0, m, k, n, true};
     WF_FN(wf_gemm)(&args);
 }
-
-#endif

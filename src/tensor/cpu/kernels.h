@@ -1,7 +1,6 @@
 /* kernels: what the CPU kernels have in common: prototypes, rows as vectors, activations, layer
  * norm. */
-#ifndef WF_TENSOR_CPU_KERNELS_H
-#define WF_TENSOR_CPU_KERNELS_H
+#pragma once
 
 #include "base/pool.h"
 #include "tensor/cpu/gemm.h"
@@ -167,5 +166,3 @@ static inline bool weight_gradient(const wf_tensor *weight, const real *a, int l
                                    int ldb, int k, wf_arena *arena) {
     return weight_gradient_from(weight, 0, a, lda, b, ldb, k, arena);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * C is cut into blocks of rows and columns, a block a chunk; in a block k is walked in steps of
  * product_depth, so that what is read again stays in the caches. An element's sum runs over k in
  * order in every form (gemm.h): blocks and threads do not change its bits. */
-#ifndef WF_TENSOR_CPU_PRODUCT_H
-#define WF_TENSOR_CPU_PRODUCT_H
+#pragma once
 
 #include "tensor/cpu/kernels.h"
 
@@ -44,5 +43,3 @@ void WF_FN(wf_over_columns)(const wf_op *op, int count, range_fn *fn, void *more
 #define over_rows WF_FN(wf_over_rows)
 #define over_groups WF_FN(wf_over_groups)
 #define over_columns WF_FN(wf_over_columns)
-
-#endif

@@ -14,12 +14,11 @@
  * One thread at a time uses the backends of a device (base/cuda/device.h). The float backend reads
  * weights where they are, so packing does nothing. Panels of the bf16 backend are bf16 copies
  * (rows, columns padded to 16). */
-#ifndef WF_TENSOR_CUDA_BACKEND_CUDA_H
-#define WF_TENSOR_CUDA_BACKEND_CUDA_H
+#pragma once
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "weft/base.h"
+
+WF_BEGIN_C
 
 #include "base/cuda/device.h"
 #include "tensor/tensor.h"
@@ -41,7 +40,4 @@ void wf_cuda_upload(wf_cuda_device *device, void *to, const void *from, size_t b
  * failure. */
 bool wf_cuda_download(wf_cuda_device *device, void *to, const void *from, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
-#endif
+WF_END_C

@@ -1,7 +1,6 @@
 /* fused: which operations of models have a fused kernel on the bf16 backend. The functions declared
  * here are defined beside those kernels (models/cuda/gmn_edges); the linker finds them. */
-#ifndef WF_TENSOR_CUDA_FUSED_CUH
-#define WF_TENSOR_CUDA_FUSED_CUH
+#pragma once
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "tensor/cuda/runtime/op_kernels.cuh"
@@ -34,4 +33,3 @@ bool sets_table(const wf_op *op, const wf_tensor *table);
 mma::weight_rows weight_rows_of(const wf_tensor *weight);
 
 } // namespace wf_gpu
-#endif

@@ -1,6 +1,5 @@
 /* net_backward: the loss of net_kernels.c and the gradients of all parameters. */
-#ifndef WF_NET_BACKWARD_H
-#define WF_NET_BACKWARD_H
+#pragma once
 
 #include "zoo/cpu/net_forward.h"
 
@@ -270,5 +269,3 @@ static void backward_layer(network *net, int index, int n_tiles) {
         net->reached[group] = true;
     }
 }
-
-#endif

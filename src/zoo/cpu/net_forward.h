@@ -1,6 +1,5 @@
 /* net_forward: the forward pass of net_kernels.c, layer by layer. */
-#ifndef WF_NET_FORWARD_H
-#define WF_NET_FORWARD_H
+#pragma once
 
 #include "zoo/cpu/net_memory.h"
 
@@ -194,5 +193,3 @@ static void forward(network *net, int n_tiles, bool training) {
         }
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* net_memory: a network of any described kind in memory, for net_kernels.c: values and gradients of
  * its groups in tiles of examples, parameters flat, and weights packed for products. */
-#ifndef WF_NET_MEMORY_H
-#define WF_NET_MEMORY_H
+#pragma once
 
 #include "zoo/cpu/net_tiles.h"
 #include "zoo/cpu/zoo_course.h"
@@ -196,5 +195,3 @@ static void pack_weights(network *net) {
 static real *tile_of(const net_values *values, int tile) {
     return values->at + (size_t)tile * values->tile;
 }
-
-#endif

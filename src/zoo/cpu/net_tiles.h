@@ -7,8 +7,7 @@
  *   weights    dw[o][u] += sum_p sum_e d_p[o] x_p[u]            of one tap, over places p
  * so no patches are copied. A weight enters as a broadcast memory operand, and a tile keeps its
  * sums in registers. Every sum runs in one order, whatever the tile. */
-#ifndef WF_NET_TILES_H
-#define WF_NET_TILES_H
+#pragma once
 
 #include "base/variant.h"
 
@@ -157,5 +156,3 @@ static void weights_run(const weight_sums *s) {
     else if (s->n_src - u == 2) weights_panel(s, u, 2);
     else if (s->n_src - u == 1) weights_panel(s, u, 1);
 }
-
-#endif

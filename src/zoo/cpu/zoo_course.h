@@ -1,7 +1,6 @@
 /* zoo_course: what the kernels of both kinds of networks share: memory, the random order of
  * examples, activations with their slopes, optimisers, and the course of one network's updates. */
-#ifndef WF_ZOO_COURSE_H
-#define WF_ZOO_COURSE_H
+#pragma once
 
 #include "zoo/zoo_engine.h"
 
@@ -280,5 +279,3 @@ static wf_zoo_state course_run(course *run) {
     if (!finite) return WF_ZOO_DIVERGED;
     return run->rates.done < run->rates.updates ? WF_ZOO_WAITING : WF_ZOO_TRAINED;
 }
-
-#endif

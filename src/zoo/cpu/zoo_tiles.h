@@ -13,8 +13,7 @@
  * With 16 lanes a last panel of 8 units or fewer takes half vectors, which cost half on CPUs that
  * run wide ones in two passes: 64-16-8-10 spends 173 instead of 194 wide multiply-adds an example,
  * 167 being the least. */
-#ifndef WF_ZOO_TILES_H
-#define WF_ZOO_TILES_H
+#pragma once
 
 #include "base/variant.h"
 
@@ -151,6 +150,4 @@ ALWAYS_INLINE void transpose(const real *from, size_t from_stride, real *to, siz
     for (size_t c = 0; c < WF_LANES; c++)
         for (size_t r = 0; r < WF_LANES; r++) to[c * to_stride + r] = from[r * from_stride + c];
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* zoo_block: any MLP, one block a network, in fp32; see zoo_block.cu. */
-#ifndef WF_ZOO_BLOCK_CUH
-#define WF_ZOO_BLOCK_CUH
+#pragma once
 
 #include "zoo/cuda/zoo_layers.cuh"
 
@@ -26,4 +25,3 @@ cudaError_t block_launch(const block_plan &plan, const gpu_networks &networks, s
                          cudaStream_t stream);
 
 } // namespace zoo_gpu
-#endif

@@ -1,12 +1,9 @@
 /* zoo_conv: chains of convolutions, one block a network, on tensor cores; see zoo_conv.cu. */
-#ifndef WF_ZOO_CONV_CUH
-#define WF_ZOO_CONV_CUH
+#pragma once
 
 #include "zoo/cuda/zoo_layers.cuh"
 
-extern "C" {
 #include "weft/rng.h"
-}
 
 namespace zoo_gpu {
 
@@ -107,4 +104,3 @@ cudaError_t conv_launch(const conv_plan &plan, const gpu_networks &networks, siz
                         cudaStream_t stream);
 
 } // namespace zoo_gpu
-#endif

@@ -8,8 +8,7 @@
  *   dW (units, columns)   = d' x        A = d', hi + lo, shared memory;     B = x, ldmatrix.trans
  * Inputs are bf16: one plane where they are exact but for a common factor (pixels), else hi + lo,
  * three products. */
-#ifndef WF_ZOO_FIRST_LAYER_CUH
-#define WF_ZOO_FIRST_LAYER_CUH
+#pragma once
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "zoo/cuda/zoo_large_input.cuh"
@@ -352,4 +351,3 @@ inline cudaError_t launch_ranks(const void *kernel, const large_input_plan &plan
 }
 
 } // namespace zoo_gpu
-#endif

@@ -1,7 +1,6 @@
 /* zoo_large_input: networks whose first layer holds most of the parameters, on tensor cores; see
  * zoo_large_input.cu. */
-#ifndef WF_ZOO_LARGE_INPUT_CUH
-#define WF_ZOO_LARGE_INPUT_CUH
+#pragma once
 
 #include "zoo/cuda/zoo_layers.cuh"
 
@@ -43,4 +42,3 @@ cudaError_t split_into_planes(const large_input_plan &plan, const float *x, size
                               __nv_bfloat16 *out);
 
 } // namespace zoo_gpu
-#endif

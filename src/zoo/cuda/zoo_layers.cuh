@@ -8,14 +8,11 @@
  * longer than that so that neighbouring rows lie in other banks. Register tiles of 4 x 4 where they
  * keep the block's threads busy, smaller ones where there are few: a step of a small network waits
  * for latency, not for arithmetic. I1  Sums run in fixed order. */
-#ifndef WF_ZOO_LAYERS_CUH
-#define WF_ZOO_LAYERS_CUH
+#pragma once
 
 #include <stdint.h>
 
-extern "C" {
 #include "weft/zoo.h"
-}
 
 namespace zoo_gpu {
 
@@ -407,4 +404,3 @@ __device__ inline void store_weights(const gpu_plan &plan, int first_layer, cons
 }
 
 } // namespace zoo_gpu
-#endif

@@ -41,8 +41,7 @@
  * I2  Places of padding are zero from the start and are never written but by clear_values.
  * I3  Where a batch leaves a place of three empty, an earlier image goes through it with gradient
  *     zero. */
-#ifndef WF_ZOO_PAPER_NET_CUH
-#define WF_ZOO_PAPER_NET_CUH
+#pragma once
 
 #include "zoo/cuda/zoo_conv.cuh"
 
@@ -962,4 +961,3 @@ struct no_clock {
 
 } // namespace paper
 } // namespace zoo_gpu
-#endif

@@ -1,6 +1,5 @@
 /* zoo_small: small networks with many inputs, trained on tensor cores; see zoo_small.cu. */
-#ifndef WF_ZOO_SMALL_CUH
-#define WF_ZOO_SMALL_CUH
+#pragma once
 
 #include "zoo/cuda/zoo_large_input.cuh"
 
@@ -24,4 +23,3 @@ cudaError_t small_launch(const small_plan &plan, const gpu_networks &networks, s
                          cudaStream_t stream);
 
 } // namespace zoo_gpu
-#endif

@@ -7,9 +7,7 @@
  * device memory, which takes seven times as long. Bound by latency. */
 #include "zoo/cuda/zoo_start.cuh"
 
-extern "C" {
 #include "weft/rng.h"
-}
 
 namespace zoo_gpu {
 namespace {

@@ -1,7 +1,6 @@
 /* zoo_start: the initial state of networks, drawn on the device from the same addresses as in
  * zoo_init.c. */
-#ifndef WF_ZOO_START_CUH
-#define WF_ZOO_START_CUH
+#pragma once
 
 #include "zoo/cuda/zoo_layers.cuh"
 
@@ -31,4 +30,3 @@ cudaError_t start_orders(const start_plan &plan, const gpu_task *tasks, size_t c
                          uint16_t *order16, uint32_t *order32, cudaStream_t stream);
 
 } // namespace zoo_gpu
-#endif

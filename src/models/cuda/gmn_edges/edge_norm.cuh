@@ -1,6 +1,5 @@
 /* edge_norm: normalised edges, forward and backward, for the edge operations of both layouts. */
-#ifndef WF_MODELS_CUDA_GMN_EDGES_EDGE_NORM_CUH
-#define WF_MODELS_CUDA_GMN_EDGES_EDGE_NORM_CUH
+#pragma once
 
 #include "models/cuda/gmn_edges/edge_passes.cuh"
 
@@ -47,4 +46,3 @@ inline void table_gradients(const wf_part *part, const float *dx, int ld, int co
 }
 
 } // namespace wf_gpu
-#endif

@@ -1,6 +1,5 @@
 /* edge_passes: passes over edges and messages in float, for the operations of both layouts. */
-#ifndef WF_MODELS_CUDA_GMN_EDGES_EDGE_PASSES_CUH
-#define WF_MODELS_CUDA_GMN_EDGES_EDGE_PASSES_CUH
+#pragma once
 
 #include "tensor/cuda/fp32/matrix_ops.cuh"
 
@@ -60,4 +59,3 @@ void gate_rows(const float *x, float *out, int rows, int cols, int ld, const flo
 void add_rows(float *out, const float *x, size_t count);
 
 } // namespace wf_gpu
-#endif

@@ -4,8 +4,7 @@
  * that sums the rows (rows 0 .. 7 of it: towards nodes a0 + g; row 8: the first bundle, towards its
  * b; row 9: the second). Beside each partial sum are the largest logit and the sum of weights;
  * node_softmax_sums combines them. */
-#ifndef WF_MODELS_CUDA_GMN_EDGES_EDGE_SOFTMAX_CUH
-#define WF_MODELS_CUDA_GMN_EDGES_EDGE_SOFTMAX_CUH
+#pragma once
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "models/cuda/gmn_edges/partial_sums.cuh"
@@ -109,4 +108,3 @@ void add_vector_partials(const float *partials, int rows, int ld, int split, con
 
 } // namespace softmax
 } // namespace wf_gpu
-#endif

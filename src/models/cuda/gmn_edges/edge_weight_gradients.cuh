@@ -5,8 +5,7 @@
  * memory: strips of 64 columns, a strip 64 rows x 128 bytes, with the 16-byte word w of row r at w
  * ^ (r % 8) (the 128-byte swizzle). Within 32 columns the order is such that a lane's fragments are
  * one word: see image_column. */
-#ifndef WF_MODELS_CUDA_GMN_EDGES_EDGE_WEIGHT_GRADIENTS_CUH
-#define WF_MODELS_CUDA_GMN_EDGES_EDGE_WEIGHT_GRADIENTS_CUH
+#pragma once
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "tensor/cuda/runtime/op_kernels.cuh"
@@ -56,4 +55,3 @@ __device__ inline void store_image(unsigned char *tile, int i, const mma::fragme
 #endif
 
 } // namespace wf_gpu
-#endif

@@ -6,8 +6,7 @@
  *   node_partial_sums    to[n] = [to[n] +] sum of n's rows in list order [/ degree]
  *   graph_segment_sums   to[g] = [to[g] +] sum of the rows of g's segments in order [/ edges]
  * Rows of padding and of lanes without an edge are in no list: they need not be written. */
-#ifndef WF_MODELS_CUDA_GMN_EDGES_PARTIAL_SUMS_CUH
-#define WF_MODELS_CUDA_GMN_EDGES_PARTIAL_SUMS_CUH
+#pragma once
 
 #include "tensor/cuda/runtime/op_kernels.cuh"
 
@@ -73,4 +72,3 @@ struct softmax_sum_args {
 void node_softmax_sums(const softmax_sum_args &step, const partial_sum_args &graph);
 
 } // namespace wf_gpu
-#endif

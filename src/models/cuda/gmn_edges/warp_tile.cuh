@@ -4,8 +4,7 @@
  *
  * Lanes without an edge work on the first edge of the bundle, so that all their values are finite;
  * what they add to a sum is masked. */
-#ifndef WF_MODELS_CUDA_GMN_EDGES_WARP_TILE_CUH
-#define WF_MODELS_CUDA_GMN_EDGES_WARP_TILE_CUH
+#pragma once
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "models/cuda/gmn_edges/partial_sums.cuh"
@@ -588,4 +587,3 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const f
 
 } // namespace bundle
 } // namespace wf_gpu
-#endif

@@ -1,7 +1,6 @@
 /* lean_attention: messages of a lean block, weighted by a softmax over all that enter a node; see
  * lean_attention.cu. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_ATTENTION_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_LEAN_ATTENTION_CUH
+#pragma once
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 
@@ -36,4 +35,3 @@ const float4 *attend_backward(const wf_op *op, wf_arena *arena);
 
 } // namespace lean
 } // namespace wf_gpu
-#endif

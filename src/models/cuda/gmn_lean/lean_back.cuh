@@ -1,8 +1,7 @@
 /* lean_back: common parts of the kernels of the lean backward; see lean_backward.cu. Activations
  * are in fp16, two at a time, doubled together with their slopes: the panel of z holds 2 z, that of
  * do holds do / 2. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_CUH
+#pragma once
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 
@@ -304,4 +303,3 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
 
 } // namespace lean
 } // namespace wf_gpu
-#endif

@@ -3,8 +3,7 @@
  * The rows and first tables of a tile are loaded before the sums of the last tile are complete;
  * tables and message gradients of a strip during the strip before it, the gradients to where dx of
  * the strip will go. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_AHEAD_CUH
+#pragma once
 
 #include "models/cuda/gmn_lean/lean_back.cuh"
 
@@ -285,4 +284,3 @@ struct ahead_computer : computing<D, Q, MS> {
 
 } // namespace lean
 } // namespace wf_gpu
-#endif

@@ -1,8 +1,7 @@
 /* lean_back_quarters: the computing warpgroups of the lean backward at D = 128, where a block has a
  * quarter of the hidden columns. Loading ahead, as at D <= 64, is slower here: 18.4 ms for the
  * backward of a step, against 16.1. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_QUARTERS_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_LEAN_BACK_QUARTERS_CUH
+#pragma once
 
 #include "models/cuda/gmn_lean/lean_back.cuh"
 
@@ -200,4 +199,3 @@ struct quarter_computer : computing<D, Q, MS> {
 
 } // namespace lean
 } // namespace wf_gpu
-#endif

@@ -8,8 +8,7 @@
  * are summed. Sums towards nodes are products with zeros and ones (bundle_mma) over a strip of 64
  * hidden columns in shared memory. The sum towards a continues over the pairs of a segment, in
  * order, across tiles. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_FUSED_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_LEAN_FUSED_CUH
+#pragma once
 
 #include "tensor/cuda/fused.cuh"
 #include "tensor/cuda/tensor_cores/mma.cuh"
@@ -329,4 +328,3 @@ __device__ inline void sum_tile(const mma::panel &tile, int n0, const tile_segme
 
 } // namespace lean
 } // namespace wf_gpu
-#endif

@@ -1,8 +1,7 @@
 /* lean_walk: how kernels that compute the edges of a lean block forward (lean_forward.cu,
  * lean_attention.cu) walk through lists of bundles: rows of e, normalised, as fragments in
  * registers; tables of both ends in shared memory; x of one strip of hidden columns at a time. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_LEAN_WALK_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_LEAN_WALK_CUH
+#pragma once
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 
@@ -379,4 +378,3 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
 } // namespace walk
 } // namespace lean
 } // namespace wf_gpu
-#endif

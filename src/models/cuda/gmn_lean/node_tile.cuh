@@ -10,8 +10,7 @@
  *   rows     a row's results depend on that row alone: the same bits in any batch. Rows after the
  *            last repeat it and are not stored
  * Kept operands and gradients are in bf16, four neighbours of a lane as 8 bytes. */
-#ifndef WF_MODELS_CUDA_GMN_LEAN_NODE_TILE_CUH
-#define WF_MODELS_CUDA_GMN_LEAN_NODE_TILE_CUH
+#pragma once
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 #include "tensor/cuda/row_products/deferred.cuh"
@@ -203,4 +202,3 @@ inline bool staged(const wf_tensor *t, int rows, int cols) {
 } // namespace node
 } // namespace lean
 } // namespace wf_gpu
-#endif

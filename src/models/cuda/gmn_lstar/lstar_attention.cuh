@@ -5,8 +5,7 @@
  *   dl = alpha (dS.y2 - along)     dy2 = alpha dS + dl v     dv = sum dl y2
  * y2 is rounded to fp16 where it is summed, and also here, so that along and dS.y2 use the same
  * numbers. */
-#ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_ATTENTION_CUH
-#define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_ATTENTION_CUH
+#pragma once
 
 #include "models/cuda/gmn_edges/edge_softmax.cuh"
 #include "models/cuda/gmn_edges/warp_tile.cuh"
@@ -70,4 +69,3 @@ template <int H, bool Shared> struct kept_units {
 };
 
 } // namespace wf_gpu
-#endif

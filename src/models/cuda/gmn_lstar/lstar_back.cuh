@@ -1,7 +1,6 @@
 /* lstar_back: common parts of the backward kernels of an lstar block: slopes stored aside,
  * activations that leave as images. */
-#ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_BACK_CUH
-#define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_BACK_CUH
+#pragma once
 
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_edges/warp_tile.cuh"
@@ -143,4 +142,3 @@ __device__ inline void store_tile(unsigned char *image, const mma::fragment (&fr
 }
 
 } // namespace wf_gpu
-#endif

@@ -1,7 +1,6 @@
 /* lstar_fused: the fused kernels for the edges of an lstar block on the bf16 backend:
  * lstar_messages_forward.cu, lstar_edges_forward.cu and their backward. */
-#ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_FUSED_CUH
-#define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_FUSED_CUH
+#pragma once
 
 #include "tensor/cuda/fused.cuh"
 
@@ -45,4 +44,3 @@ inline bool shared_memory_fits(size_t bytes) { return (size_t)most_shared_bytes(
 bool use_wgmma();
 
 } // namespace wf_gpu
-#endif

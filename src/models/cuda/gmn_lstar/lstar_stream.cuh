@@ -1,8 +1,7 @@
 /* lstar_stream: E3 (D, H), the last matrix of the edge update, for widths at which the three
  * matrices do not fit into shared memory together. It comes from L2, one strip of 64 columns of H
  * at a time, into a buffer of each warpgroup. */
-#ifndef WF_MODELS_CUDA_GMN_LSTAR_LSTAR_STREAM_CUH
-#define WF_MODELS_CUDA_GMN_LSTAR_LSTAR_STREAM_CUH
+#pragma once
 
 #include "models/cuda/gmn_lstar/lstar_fused.cuh"
 #include "models/cuda/gmn_edges/warp_tile.cuh"
@@ -57,4 +56,3 @@ __device__ inline void await_strip(int barrier) {
 }
 
 } // namespace wf_gpu
-#endif

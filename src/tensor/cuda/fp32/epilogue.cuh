@@ -1,8 +1,7 @@
 /* epilogue: what float and bf16 products have in common: how a thread fetches its part of a tile,
  * and what happens to the sums in registers. A thread passes on four neighbouring sums of a row at
  * a time, from a column that is a multiple of 4. */
-#ifndef WF_TENSOR_CUDA_FP32_EPILOGUE_CUH
-#define WF_TENSOR_CUDA_FP32_EPILOGUE_CUH
+#pragma once
 
 #include "tensor/cuda/fp32/matrix_ops.cuh"
 
@@ -137,4 +136,3 @@ inline bool in_fours(const float *data, int ld, int along) {
 }
 
 } // namespace wf_gpu
-#endif

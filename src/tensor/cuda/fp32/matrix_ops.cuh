@@ -4,8 +4,7 @@
  * Matrices are row-major, rows `ld` apart. Outputs are aligned to 16 bytes and padded to 4 columns.
  * Inputs need not be: weights are views into the flat parameters. A function that takes scratch
  * returns false if there is none. */
-#ifndef WF_TENSOR_CUDA_FP32_MATRIX_OPS_CUH
-#define WF_TENSOR_CUDA_FP32_MATRIX_OPS_CUH
+#pragma once
 
 #include "tensor/cuda/runtime/op_kernels.cuh"
 
@@ -120,4 +119,3 @@ void norm_rows_backward(const norm_back_args &step);
 void zero_padding(const wf_tensor *x);
 
 } // namespace wf_gpu
-#endif

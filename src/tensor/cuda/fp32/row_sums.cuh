@@ -5,8 +5,7 @@
  * rows in order, then the 8 sums are added in order. A second launch adds the partial sums of the
  * spans in order. A row is read once for every target whose rows lie around it: ranges do not
  * overlap, and maps that repeat (roles of nodes and edges) have few targets. */
-#ifndef WF_TENSOR_CUDA_FP32_ROW_SUMS_CUH
-#define WF_TENSOR_CUDA_FP32_ROW_SUMS_CUH
+#pragma once
 
 #include "tensor/cuda/fp32/matrix_ops.cuh"
 
@@ -133,4 +132,3 @@ bool sum_values_mapped(V value, int rows, int cols, const uint32_t *map, int tar
 }
 
 } // namespace wf_gpu
-#endif

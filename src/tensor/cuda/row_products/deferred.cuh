@@ -10,8 +10,7 @@
  *       writers of a sum's sources are launched before it (asserted)
  *   Q2  within a sequence a row is only read again by operations on the same row
  *   Q3  other kernels and copies call launch_before or launch_deferred before they touch memory */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_DEFERRED_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_DEFERRED_CUH
+#pragma once
 
 #include "tensor/cuda/runtime/side_streams.cuh"
 
@@ -45,4 +44,3 @@ void drop_deferred();
 size_t deferred_bytes();
 
 } // namespace wf_gpu
-#endif

@@ -1,6 +1,5 @@
 /* gradient_sums: weight gradients and sums into tables, many in one launch. */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_GRADIENT_SUMS_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_GRADIENT_SUMS_CUH
+#pragma once
 
 #include "tensor/cuda/fp32/matrix_ops.cuh"
 
@@ -49,4 +48,3 @@ struct table_sums {
 void launch_table_sums(table_sums *list);
 
 } // namespace wf_gpu
-#endif

@@ -1,6 +1,5 @@
 /* many_rows: launches for row sequences on many rows, made by split_by_op (sequence_split.cuh). */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_MANY_ROWS_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_MANY_ROWS_CUH
+#pragma once
 
 #include "tensor/cuda/row_products/row_sequence.cuh"
 
@@ -12,4 +11,3 @@ void start_products(const row_sequence &c);
 void start_row_ops(const row_sequence &c);
 
 } // namespace wf_gpu
-#endif

@@ -1,6 +1,5 @@
 /* pending: what an operation needs to be deferred (defer_ops.cu, deferred.cu). */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_PENDING_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_PENDING_CUH
+#pragma once
 
 #include "tensor/cuda/row_products/gradient_sums.cuh"
 #include "tensor/cuda/row_products/sequence_split.cuh"
@@ -46,4 +45,3 @@ bool add_weight_of(weight_gradient entry, const range (&sources)[2], const wf_te
                    const wf_tensor *bias);
 
 } // namespace wf_gpu
-#endif

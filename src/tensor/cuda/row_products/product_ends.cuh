@@ -2,8 +2,7 @@
  * them, 8 columns in each four registers, as mma.sync and wgmma leave them. The sums pass through
  * 16 x 32 floats of shared memory of the warp, so that memory is read and written in whole lines of
  * 128 bytes. */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_PRODUCT_ENDS_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_PRODUCT_ENDS_CUH
+#pragma once
 
 #include "tensor/cuda/row_products/sequence_ops.cuh"
 
@@ -166,4 +165,3 @@ __device__ inline void stage_columns(const float (&sum)[Sums][4], uint32_t stage
 }
 
 } // namespace wf_gpu
-#endif

@@ -22,8 +22,7 @@
  *                        row_residual         raw = v, out = x + (1 + gate[gate_map]) * v
  *                        row_activation_back  out (+)= v * f'(other); `add` belongs to this sum
  * raw NULL: v is not stored. Columns after the last are zero (C3). */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_ROW_SEQUENCE_CUH
+#pragma once
 
 #include "tensor/cuda/runtime/op_kernels.cuh"
 
@@ -101,4 +100,3 @@ enum { pack_rows = 32 };
 void pack_weights(const weight_copy *copies, int count);
 
 } // namespace wf_gpu
-#endif

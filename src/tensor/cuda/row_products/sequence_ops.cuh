@@ -1,7 +1,6 @@
 /* sequence_ops: the operations of a row sequence other than products. A warp or a team of warps
  * takes 16 rows. */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_OPS_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_OPS_CUH
+#pragma once
 
 #include "tensor/cuda/row_products/row_sequence.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
@@ -332,4 +331,3 @@ __device__ __forceinline__ void run_row_op(const row_op &s, const warp_rows &v) 
 }
 
 } // namespace wf_gpu
-#endif

@@ -5,8 +5,7 @@
  * is that of one block, whose products run one after the other. Independent products at the end,
  * and the terms of a long product, become sequences of their own whose products are divided among
  * blocks. */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_SPLIT_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_SEQUENCE_SPLIT_CUH
+#pragma once
 
 #include "tensor/cuda/row_products/row_sequence.cuh"
 #include "tensor/cuda/runtime/side_streams.cuh"
@@ -53,4 +52,3 @@ void split_tail(open_sequence &sequence, open_sequence &tail);
 std::vector<row_sequence> split_by_op(const open_sequence &sequence);
 
 } // namespace wf_gpu
-#endif

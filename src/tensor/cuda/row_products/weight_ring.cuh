@@ -5,8 +5,7 @@
  * use. Weights depend on nothing, so it runs ahead across products and operations as far as the
  * ring is deep. The other warps take one tile after the other, each at its own pace. A buffer is
  * filled again when all of them have released it. */
-#ifndef WF_TENSOR_CUDA_ROW_PRODUCTS_WEIGHT_RING_CUH
-#define WF_TENSOR_CUDA_ROW_PRODUCTS_WEIGHT_RING_CUH
+#pragma once
 
 #include "tensor/cuda/row_products/row_sequence.cuh"
 #include "tensor/cuda/tensor_cores/fragments.cuh"
@@ -141,4 +140,3 @@ __device__ inline void fetch_all(const row_sequence &c, weight_ring ring, int co
 }
 
 } // namespace wf_gpu
-#endif

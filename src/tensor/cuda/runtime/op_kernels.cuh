@@ -3,8 +3,7 @@
  *
  * each_kernel runs a thread for an element and warps_kernel a warp for a row. Both are bound by
  * bandwidth or, when small, by the launch. */
-#ifndef WF_TENSOR_CUDA_RUNTIME_OP_KERNELS_CUH
-#define WF_TENSOR_CUDA_RUNTIME_OP_KERNELS_CUH
+#pragma once
 
 extern "C" {
 #include "tensor/cuda/backend_cuda.h"
@@ -99,4 +98,3 @@ __device__ inline float accurate_activation(int act, float x, float *slope) {
 #endif
 
 } // namespace wf_gpu
-#endif

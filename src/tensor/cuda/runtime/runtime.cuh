@@ -5,8 +5,7 @@
  * state of that device by here(), just as CUDA finds the current device of a thread. Invariants
  *   R1  one thread at a time is inside a device: asserted on entering
  *   R2  here() is called inside an `entered` scope only: asserted */
-#ifndef WF_TENSOR_CUDA_RUNTIME_RUNTIME_CUH
-#define WF_TENSOR_CUDA_RUNTIME_RUNTIME_CUH
+#pragma once
 
 #include "base/cuda/device.cuh"
 
@@ -77,4 +76,3 @@ template <class F> bool on_device(const wf_backend *backend, F f) {
 }
 
 } // namespace wf_gpu
-#endif

@@ -8,8 +8,7 @@
  * far. Later work that touches its memory waits for that launch, not for launches after it. In a
  * capture side streams become branches of the graph; all of them must be rejoined before it
  * ends. */
-#ifndef WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
-#define WF_TENSOR_CUDA_RUNTIME_SIDE_STREAMS_CUH
+#pragma once
 
 #include "tensor/cuda/runtime/op_kernels.cuh"
 
@@ -77,4 +76,3 @@ void lend_scratch(side_id side);
 void rejoin_scratch();
 
 } // namespace wf_gpu
-#endif

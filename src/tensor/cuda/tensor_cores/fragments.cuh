@@ -1,7 +1,6 @@
 /* fragments: bf16 operands of mma.sync m16n8k16, and tiles of float matrices on the way to shared
  * memory. */
-#ifndef WF_TENSOR_CUDA_TENSOR_CORES_FRAGMENTS_CUH
-#define WF_TENSOR_CUDA_TENSOR_CORES_FRAGMENTS_CUH
+#pragma once
 
 #include "tensor/cuda/fp32/epilogue.cuh"
 
@@ -94,4 +93,3 @@ __device__ inline void gather_row(const float (&sum)[4], int lane, float (&x)[4]
 }
 
 } // namespace wf_gpu
-#endif

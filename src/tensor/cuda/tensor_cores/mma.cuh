@@ -29,8 +29,7 @@
  * What a product reads from shared memory must have been written before a barrier, and each writer
  * must have called publish() before that barrier. The last argument of a product, `fresh`: acc is
  * overwritten instead of added to. */
-#ifndef WF_TENSOR_CUDA_TENSOR_CORES_MMA_CUH
-#define WF_TENSOR_CUDA_TENSOR_CORES_MMA_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <stdint.h>
@@ -575,4 +574,3 @@ template <bool Gelu> __device__ inline float fast_activation(float x, float *slo
 
 } // namespace mma
 } // namespace wf_gpu
-#endif

@@ -17,11 +17,7 @@ static void layer_norm_range(const wf_op *op, void *more, int first, int last) {
     }
 }
 
-bool WF_FN(wf_layer_norm_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, layer_norm_range, NULL);
-    return true;
-}
+WF_OVER_ROWS(layer_norm_forward, op->in[0], layer_norm_range)
 
 /* Scratch: normalised rows (R, ld), then gradients by them (R, ld). */
 static void layer_norm_back_range(const wf_op *op, void *more, int first, int last) {
@@ -125,11 +121,7 @@ static void add_table_sums(const wf_op *op, void *more, int first, int last) {
                 last - first);
 }
 
-bool WF_FN(wf_add_table_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, add_table_range, NULL);
-    return true;
-}
+WF_OVER_ROWS(add_table_forward, op->in[0], add_table_range)
 bool WF_FN(wf_add_table_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
     if (wanted(op->in[1])) over_columns(op, op->in[1]->cols, add_table_sums, NULL);
@@ -155,16 +147,8 @@ static void add_column_back_range(const wf_op *op, void *more, int first, int la
     }
 }
 
-bool WF_FN(wf_add_column_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, add_column_range, NULL);
-    return true;
-}
-bool WF_FN(wf_add_column_backward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, add_column_back_range, NULL);
-    return true;
-}
+WF_OVER_ROWS(add_column_forward, op->in[0], add_column_range)
+WF_OVER_ROWS(add_column_backward, op->in[0], add_column_back_range)
 
 /* --- concatenation ---------------------------------------------------------------------------- */
 static void concat_range(const wf_op *op, void *more, int first, int last) {
@@ -186,16 +170,8 @@ static void concat_back_range(const wf_op *op, void *more, int first, int last) 
     }
 }
 
-bool WF_FN(wf_concat_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->out[0]->rows, op->out[0]->ld, concat_range, NULL);
-    return true;
-}
-bool WF_FN(wf_concat_backward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->out[0]->rows, op->out[0]->ld, concat_back_range, NULL);
-    return true;
-}
+WF_OVER_ROWS(concat_forward, op->out[0], concat_range)
+WF_OVER_ROWS(concat_backward, op->out[0], concat_back_range)
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 /* The tokens of sequence b and its flat row, from = of either. Each value is set or added: to a

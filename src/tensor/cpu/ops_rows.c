@@ -170,11 +170,7 @@ static void activation_rows(const wf_op *op, void *more, int first, int last) {
     }
 }
 
-bool WF_FN(wf_activation_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, activation_rows, NULL);
-    return true;
-}
+WF_OVER_ROWS(activation_forward, op->in[0], activation_rows)
 
 /* Gradients of the padding are zero. */
 static void activation_back_rows(const wf_op *op, void *more, int first, int last) {
@@ -195,11 +191,7 @@ static void activation_back_rows(const wf_op *op, void *more, int first, int las
     }
 }
 
-bool WF_FN(wf_activation_backward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, activation_back_rows, NULL);
-    return true;
-}
+WF_OVER_ROWS(activation_backward, op->in[0], activation_back_rows)
 
 static void norm_range(const wf_op *op, void *more, int first, int last) {
     (void)more;
@@ -214,11 +206,7 @@ static void norm_range(const wf_op *op, void *more, int first, int last) {
     }
 }
 
-bool WF_FN(wf_norm_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, norm_range, NULL);
-    return true;
-}
+WF_OVER_ROWS(norm_forward, op->in[0], norm_range)
 
 /* Scratch of a row: the normalised row and the gradient by it. */
 static void norm_back_range(const wf_op *op, void *more, int first, int last) {
@@ -255,9 +243,12 @@ bool WF_FN(wf_norm_backward)(const wf_op *op, wf_arena *arena) {
     return true;
 }
 
-/* y = x + (1 + gate) r, or with plain gates x + gate r. */
-static inline __attribute__((always_inline)) void gated_range(const wf_op *op, const real one,
-                                                              int first, int last) {
+/* residual: y = x + (1 + gate) r; gated_residual: y = x + gate r. */
+static real residual_base(const wf_op *op) { return op->kind == WF_OP_residual ? 1 : 0; }
+
+static void residual_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    const real one = residual_base(op);
     const wf_tensor *x = op->in[0], *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
     for (int r = first; r < last; r++) {
         const real *in = row_of(x, r), *add = row_of(branch, r);
@@ -273,8 +264,9 @@ static inline __attribute__((always_inline)) void gated_range(const wf_op *op, c
 }
 
 /* The stream's own gradient is the output's (T3): nothing to do for x. */
-static inline __attribute__((always_inline)) void gated_back_range(const wf_op *op, const real one,
-                                                                   int first, int last) {
+static void residual_back_range(const wf_op *op, void *more, int first, int last) {
+    (void)more;
+    const real one = residual_base(op);
     const wf_tensor *branch = op->in[1], *modulation = op->in[2], *y = op->out[0];
     for (int r = first; r < last; r++) {
         const real *dy = grad_row(y, r);
@@ -295,48 +287,22 @@ static inline __attribute__((always_inline)) void gated_back_range(const wf_op *
     }
 }
 
-static void residual_range(const wf_op *op, void *more, int first, int last) {
-    (void)more;
-    gated_range(op, 1, first, last);
-}
-static void residual_back_range(const wf_op *op, void *more, int first, int last) {
-    (void)more;
-    gated_back_range(op, 1, first, last);
-}
-static void gated_residual_range(const wf_op *op, void *more, int first, int last) {
-    (void)more;
-    gated_range(op, 0, first, last);
-}
-static void gated_residual_back_range(const wf_op *op, void *more, int first, int last) {
-    (void)more;
-    gated_back_range(op, 0, first, last);
-}
-
-static void residual_back(const wf_op *op, range_fn *fn) {
+static bool residual_back(const wf_op *op) {
     const wf_tensor *y = op->out[0];
-    if (wanted(op->in[2])) over_groups(op, y->rows, y->ld, fn, NULL);
-    else over_rows(op, y->rows, y->ld, fn, NULL);
-}
-
-bool WF_FN(wf_residual_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, residual_range, NULL);
+    if (wanted(op->in[2])) over_groups(op, y->rows, y->ld, residual_back_range, NULL);
+    else over_rows(op, y->rows, y->ld, residual_back_range, NULL);
     return true;
 }
+
+WF_OVER_ROWS(residual_forward, op->in[0], residual_range)
+WF_OVER_ROWS(gated_residual_forward, op->in[0], residual_range)
 bool WF_FN(wf_residual_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
-    residual_back(op, residual_back_range);
-    return true;
-}
-bool WF_FN(wf_gated_residual_forward)(const wf_op *op, wf_arena *arena) {
-    (void)arena;
-    over_rows(op, op->in[0]->rows, op->in[0]->ld, gated_residual_range, NULL);
-    return true;
+    return residual_back(op);
 }
 bool WF_FN(wf_gated_residual_backward)(const wf_op *op, wf_arena *arena) {
     (void)arena;
-    residual_back(op, gated_residual_back_range);
-    return true;
+    return residual_back(op);
 }
 
 bool WF_FN(wf_mean_forward)(const wf_op *op, wf_arena *arena) {

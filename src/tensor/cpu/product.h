@@ -43,3 +43,11 @@ void WF_FN(wf_over_columns)(const wf_op *op, int count, range_fn *fn, void *more
 #define over_rows WF_FN(wf_over_rows)
 #define over_groups WF_FN(wf_over_groups)
 #define over_columns WF_FN(wf_over_columns)
+
+/* One direction of an operation that fn computes for ranges of rows, as many as `tensor` has. */
+#define WF_OVER_ROWS(name, tensor, fn)                                                             \
+    bool WF_FN(wf_##name)(const wf_op *op, wf_arena *arena) {                                      \
+        (void)arena;                                                                               \
+        over_rows(op, (tensor)->rows, (tensor)->ld, fn, NULL);                                     \
+        return true;                                                                               \
+    }

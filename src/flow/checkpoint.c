@@ -177,21 +177,6 @@ static wf_status check_kind(wf_ctx *ctx, const char *path, const wf_st_file *fil
                    path, kind == NULL ? "missing" : kind);
 }
 
-static const char *generator_of(const wf_st_file *file) {
-    const char *name = wf_st_meta(file, "weft.generator");
-    return name != NULL ? name : WF_GENERATOR_DEFAULT; /* version 0.1 had no other */
-}
-
-static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                                 const wf_field_kind *kind) {
-    const char *name = generator_of(file);
-    if (strcmp(name, kind->name) == 0) return WF_OK;
-    return wf_fail(ctx, WF_ERR_USAGE,
-                   "%s: made by the generator %.40s, this run's is %s; use another path, or "
-                   "remove it",
-                   path, name, kind->name);
-}
-
 static wf_status read_norm(wf_ctx *ctx, const char *path, const wf_st_file *file, int s,
                            wf_family *family) {
     char key[WF_TENSOR_NAME];
@@ -234,7 +219,8 @@ wf_status wf_checkpoint_resume(wf_ctx *ctx, const char *path, const wf_field *fi
     wf_status status;
     WF_TRY_GOTO(wf_st_verify(ctx, file, NULL), done);
     WF_TRY_GOTO(check_kind(ctx, path, file), done);
-    WF_TRY_GOTO(check_generator(ctx, path, file, field->kind), done);
+    WF_TRY_GOTO(wf_file_check_generator(ctx, path, file, field->kind->name, WF_GENERATOR_DEFAULT),
+                done);
     WF_TRY_GOTO(wf_config_compare(ctx, path, file, config), done);
     WF_TRY_GOTO(read_state(ctx, path, file, state), done);
     WF_TRY_GOTO(wf_file_params(ctx, path, file, "weights", field->tensors, field->n_tensors,
@@ -267,15 +253,16 @@ done:
 
 /* --- a flow to sample from -------------------------------------------------------------------- */
 
-/* The kind of the file's field. */
+/* The kind of the file's field. Files of version 0.1 do not name it. */
 static wf_status find_kind(wf_ctx *ctx, const char *path, const wf_st_file *file,
                            const wf_field_kind **kind) {
-    if (*kind != NULL) return check_generator(ctx, path, file, *kind);
-    *kind = wf_field_find(generator_of(file));
+    const char *name = wf_st_meta(file, "weft.generator");
+    if (name == NULL) name = WF_GENERATOR_DEFAULT;
+    if (*kind != NULL) return wf_file_check_generator(ctx, path, file, (*kind)->name, name);
+    *kind = wf_field_find(name);
     if (*kind != NULL) return WF_OK;
     return wf_fail(ctx, WF_ERR_INPUT,
-                   "%s: made by the generator \"%.40s\", which is not known here", path,
-                   generator_of(file));
+                   "%s: made by the generator \"%.40s\", which is not known here", path, name);
 }
 
 /* The field that the file describes, and its parameters. */

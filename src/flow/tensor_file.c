@@ -142,6 +142,17 @@ wf_status wf_file_number(wf_ctx *ctx, const char *path, const wf_st_file *file, 
                    text == NULL ? "missing" : text, low, high);
 }
 
+wf_status wf_file_check_generator(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                                  const char *wanted, const char *unnamed) {
+    const char *name = wf_st_meta(file, "weft.generator");
+    if (name == NULL) name = unnamed;
+    if (strcmp(name, wanted) == 0) return WF_OK;
+    return wf_fail(ctx, WF_ERR_USAGE,
+                   "%s: made by the generator %.40s, this run's is %s; use another path, or "
+                   "remove it",
+                   path, name, wanted);
+}
+
 wf_status wf_file_positive(wf_ctx *ctx, const char *path, const char *name, const char *what,
                            const float *values, size_t n) {
     for (size_t i = 0; i < n; i++)

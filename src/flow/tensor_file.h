@@ -48,6 +48,10 @@ wf_status wf_file_positive(wf_ctx *ctx, const char *path, const char *name, cons
 /* A number of the metadata in [low, high]. */
 wf_status wf_file_number(wf_ctx *ctx, const char *path, const wf_st_file *file, const char *key,
                          double low, double high, double *out);
+/* WF_ERR_USAGE unless the file names the generator `wanted`. unnamed: that of files without a
+ * name. */
+wf_status wf_file_check_generator(wf_ctx *ctx, const char *path, const wf_st_file *file,
+                                  const char *wanted, const char *unnamed);
 /* The architecture that wf_meta_add_arch and wf_meta_add_graph described; the caller frees it. */
 wf_status wf_file_graph(wf_ctx *ctx, const char *path, const wf_st_file *file, int index,
                         wf_graph **out);

@@ -296,16 +296,6 @@ static wf_status read_state(wf_phase_fit *fit, const wf_st_file *file) {
     return WF_OK;
 }
 
-static wf_status check_generator(wf_ctx *ctx, const char *path, const wf_st_file *file,
-                                 const wf_generator_kind *kind) {
-    const char *name = wf_st_meta(file, "weft.generator");
-    if (name != NULL && strcmp(name, kind->name) == 0) return WF_OK;
-    return wf_fail(ctx, WF_ERR_USAGE,
-                   "%s: made by the generator %.40s, this run's is %s; use another path, or "
-                   "remove it",
-                   path, name == NULL ? "(none)" : name, kind->name);
-}
-
 /* Everything but the optimiser's state, which waits for its phase. */
 static wf_status resume(wf_phase_fit *fit) {
     wf_ctx *ctx = fit->ctx;
@@ -313,7 +303,7 @@ static wf_status resume(wf_phase_fit *fit) {
     wf_status status;
     WF_TRY(wf_st_open(ctx, fit->path, &file));
     WF_TRY_GOTO(wf_st_verify(ctx, file, NULL), done);
-    WF_TRY_GOTO(check_generator(ctx, fit->path, file, fit->kind), done);
+    WF_TRY_GOTO(wf_file_check_generator(ctx, fit->path, file, fit->kind->name, "(none)"), done);
     WF_TRY_GOTO(wf_config_compare(ctx, fit->path, file, &fit->config), done);
     WF_TRY_GOTO(read_state(fit, file), done);
     for (int i = 0; i <= fit->state.at; i++) {
@@ -411,7 +401,7 @@ wf_status wf_phase_file_open(wf_ctx *ctx, const char *path, const wf_generator_k
     *out = (wf_phase_file){.path = path};
     WF_TRY(wf_st_open(ctx, path, &out->file));
     WF_TRY(wf_st_verify(ctx, out->file, NULL));
-    WF_TRY(check_generator(ctx, path, out->file, kind));
+    WF_TRY(wf_file_check_generator(ctx, path, out->file, kind->name, "(none)"));
     WF_TRY(wf_config_get(ctx, path, out->file, kind->settings(), options));
     return wf_file_graph(ctx, path, out->file, 0, &out->graph);
 }

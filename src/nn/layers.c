@@ -187,16 +187,22 @@ static start_pair starts(wf_layer_options o, int in, int out) {
     }
 }
 
+/* NAME.weight (rows, cols) and NAME.bias of a layer with so many inputs and outputs; false: no
+ * memory. */
+static bool affine_params(wf_net *net, const char *name, int rows, int cols, int in, int out,
+                          wf_layer_options o, wf_tensor **weight, wf_tensor **bias) {
+    start_pair s = starts(o, in, out);
+    *weight = named_param(net, name, ".weight", rows, cols, s.weight, s.spread, true, o.matrix);
+    *bias = NULL;
+    if (!o.no_bias) *bias = named_param(net, name, ".bias", out, 1, s.bias, s.spread, false, false);
+    return !net->tape->failed;
+}
+
 wf_tensor *wf_layer_linear(wf_net *net, const char *name, wf_tensor *x, int out,
                            wf_layer_options o) {
+    wf_tensor *weight, *bias;
     if (net->tape->failed) return NULL;
-    start_pair start = starts(o, x->cols, out);
-    wf_tensor *weight =
-        named_param(net, name, ".weight", out, x->cols, start.weight, start.spread, true, o.matrix);
-    wf_tensor *bias =
-        o.no_bias ? NULL
-                  : named_param(net, name, ".bias", out, 1, start.bias, start.spread, false, false);
-    if (net->tape->failed) return NULL;
+    if (!affine_params(net, name, out, x->cols, x->cols, out, o, &weight, &bias)) return NULL;
     return wf_linear(net->tape, &(wf_linear_desc){.x = {x}, .weight = {weight}, .bias = bias});
 }
 
@@ -293,33 +299,20 @@ wf_tensor *wf_layer_batch_norm(wf_net *net, const char *name, wf_tensor *x) {
     return wf_batch_norm(net->tape, x, weight, bias, running, net->training, 1e-5);
 }
 
-/* weight (rows, cols) of a convolution to `out` channels; PyTorch takes `inputs` values for those
- * that a result depends on. */
-static wf_tensor *convolution(wf_net *net, const char *name, wf_tensor *x, int rows, int cols,
-                              int inputs, int out, const wf_conv1d_desc *desc, wf_layer_options o,
-                              bool transposed) {
-    if (net->tape->failed) return NULL;
-    start_pair start = starts(o, inputs, out);
-    wf_tensor *weight =
-        named_param(net, name, ".weight", rows, cols, start.weight, start.spread, true, o.matrix);
-    wf_tensor *bias =
-        o.no_bias ? NULL
-                  : named_param(net, name, ".bias", out, 1, start.bias, start.spread, false, false);
-    if (net->tape->failed) return NULL;
-    return transposed ? wf_conv1d_transposed(net->tape, x, weight, bias, desc)
-                      : wf_conv1d(net->tape, x, weight, bias, desc);
-}
-
 wf_tensor *wf_layer_conv1d(wf_net *net, const char *name, wf_tensor *x, int out,
                            const wf_conv1d_desc *desc, wf_layer_options o) {
+    wf_tensor *weight, *bias;
     if (net->tape->failed) return NULL;
     int width = desc->kernel * x->cols;
-    return convolution(net, name, x, out, width, width, out, desc, o, false);
+    if (!affine_params(net, name, out, width, width, out, o, &weight, &bias)) return NULL;
+    return wf_conv1d(net->tape, x, weight, bias, desc);
 }
 
 wf_tensor *wf_layer_conv1d_transposed(wf_net *net, const char *name, wf_tensor *x, int out,
                                       const wf_conv1d_desc *desc, wf_layer_options o) {
+    wf_tensor *weight, *bias;
     if (net->tape->failed) return NULL;
-    int width = desc->kernel * out;
-    return convolution(net, name, x, x->cols, width, width, out, desc, o, true);
+    int width = desc->kernel * out; /* what PyTorch takes for the inputs of a result, too */
+    if (!affine_params(net, name, x->cols, width, width, out, o, &weight, &bias)) return NULL;
+    return wf_conv1d_transposed(net->tape, x, weight, bias, desc);
 }

@@ -47,8 +47,7 @@
 
 #include "tensor/cuda/tensor_cores/mma.cuh"
 
-namespace zoo_gpu {
-namespace paper {
+namespace zoo_gpu::paper {
 
 using wf_gpu::mma::load_matrices;
 using wf_gpu::mma::load_transposed;
@@ -959,5 +958,4 @@ struct no_clock {
     __device__ void finish() {}
 };
 
-} // namespace paper
-} // namespace zoo_gpu
+} // namespace zoo_gpu::paper

@@ -9,8 +9,7 @@
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "models/cuda/gmn_edges/partial_sums.cuh"
 
-namespace wf_gpu {
-namespace softmax {
+namespace wf_gpu::softmax {
 
 const float lowest = -1e30f; /* below any logit, and finite */
 
@@ -106,5 +105,4 @@ __device__ inline void vector_rows(const float (&dl)[2], uint32_t *first, uint32
 void add_vector_partials(const float *partials, int rows, int ld, int split, const wf_tensor *to,
                          const wf_tensor *behind);
 
-} // namespace softmax
-} // namespace wf_gpu
+} // namespace wf_gpu::softmax

@@ -9,8 +9,7 @@
 #include "tensor/cuda/tensor_cores/mma.cuh"
 #include "models/cuda/gmn_edges/partial_sums.cuh"
 
-namespace wf_gpu {
-namespace bundle {
+namespace wf_gpu::bundle {
 
 enum { group_threads = WF_GROUP_WARPS * 32 }; /* a warpgroup */
 
@@ -585,5 +584,4 @@ __device__ inline void norm_backward(float (&deb)[D / 8][4], Hat hat_of, const f
     }
 }
 
-} // namespace bundle
-} // namespace wf_gpu
+} // namespace wf_gpu::bundle

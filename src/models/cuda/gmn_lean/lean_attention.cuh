@@ -4,8 +4,7 @@
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 
-namespace wf_gpu {
-namespace lean {
+namespace wf_gpu::lean {
 
 struct lean_attention {
     lean_fused f;
@@ -33,5 +32,4 @@ bool attend(const wf_op *op, const lean_attention &a);
  * vb. NULL: out of it. */
 const float4 *attend_backward(const wf_op *op, wf_arena *arena);
 
-} // namespace lean
-} // namespace wf_gpu
+} // namespace wf_gpu::lean

@@ -5,8 +5,7 @@
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 
-namespace wf_gpu {
-namespace lean {
+namespace wf_gpu::lean {
 
 using namespace mma;
 
@@ -301,5 +300,4 @@ template <int D, int Q, int MS> struct computing : worker<D, Q, MS> {
     }
 };
 
-} // namespace lean
-} // namespace wf_gpu
+} // namespace wf_gpu::lean

@@ -7,8 +7,7 @@
 
 #include "models/cuda/gmn_lean/lean_back.cuh"
 
-namespace wf_gpu {
-namespace lean {
+namespace wf_gpu::lean {
 
 template <int D, int Q, int MS, bool Gelu, bool Attention>
 struct ahead_computer : computing<D, Q, MS> {
@@ -282,5 +281,4 @@ struct ahead_computer : computing<D, Q, MS> {
     }
 };
 
-} // namespace lean
-} // namespace wf_gpu
+} // namespace wf_gpu::lean

@@ -5,8 +5,7 @@
 
 #include "models/cuda/gmn_lean/lean_back.cuh"
 
-namespace wf_gpu {
-namespace lean {
+namespace wf_gpu::lean {
 
 template <int D, int Q, int MS, bool Gelu, bool Attention>
 struct quarter_computer : computing<D, Q, MS> {
@@ -197,5 +196,4 @@ struct quarter_computer : computing<D, Q, MS> {
     }
 };
 
-} // namespace lean
-} // namespace wf_gpu
+} // namespace wf_gpu::lean

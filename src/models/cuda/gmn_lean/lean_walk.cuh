@@ -5,8 +5,7 @@
 
 #include "models/cuda/gmn_lean/lean_fused.cuh"
 
-namespace wf_gpu {
-namespace lean {
+namespace wf_gpu::lean {
 namespace walk {
 
 using namespace mma;
@@ -376,5 +375,4 @@ template <int D, int MS, bool Update, bool Carries = true> struct walker {
 };
 
 } // namespace walk
-} // namespace lean
-} // namespace wf_gpu
+} // namespace wf_gpu::lean

@@ -16,8 +16,7 @@
 #include "tensor/cuda/row_products/deferred.cuh"
 #include "tensor/cuda/row_products/pending.cuh"
 
-namespace wf_gpu {
-namespace lean {
+namespace wf_gpu::lean {
 namespace node {
 
 using namespace mma;
@@ -200,5 +199,4 @@ inline bool staged(const wf_tensor *t, int rows, int cols) {
 }
 
 } // namespace node
-} // namespace lean
-} // namespace wf_gpu
+} // namespace wf_gpu::lean

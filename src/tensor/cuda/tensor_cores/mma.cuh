@@ -40,8 +40,7 @@
 #define WF_HAS_WGMMA 0
 #endif
 
-namespace wf_gpu {
-namespace mma {
+namespace wf_gpu::mma {
 
 enum { tile_rows = 64, strip_columns = 64, strip_pitch = 128 };
 
@@ -572,5 +571,4 @@ template <bool Gelu> __device__ inline float fast_activation(float x, float *slo
     return half + half * t;
 }
 
-} // namespace mma
-} // namespace wf_gpu
+} // namespace wf_gpu::mma

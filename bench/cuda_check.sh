@@ -41,6 +41,7 @@ build_edges() {
     for source in bench/edge_benchmark.cu bench/node_benchmark.cu bench/cnn_benchmark.cu \
         tests/emulator/test_instructions.cu; do
         name=$(basename "$source" .cu)
+        fresh "$gpu/$name" "$source" && continue
         echo "$nvcc $source"
         if ! $ccache "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a \
             -Xptxas -v -Xcompiler -Wall -Iinclude -Isrc \
@@ -54,21 +55,31 @@ build_edges() {
         [ $name = cnn_benchmark ] || errors="$errors|[1-9][0-9]* bytes spill"
         if grep -E "$errors" "$gpu/$name.build"; then
             echo "$source: the lines above are errors here ($gpu/$name.build)" >&2
+            rm "$gpu/$name"
             exit 1
         fi
+        case $name in edge_benchmark | node_benchmark) check_machine_code $name ;; esac
     done
-    for name in edge_benchmark node_benchmark; do check_machine_code $name; done
+}
+# fresh PROGRAM SOURCE: whether it is younger than what it is made of.
+fresh() {
+    [ -x "$1" ] || return 1
+    from=$(ls bench/*.cuh)
+    [ "$2" != bench/cnn_benchmark.cu ] || from="src include"
+    # shellcheck disable=SC2086
+    [ -z "$(find "$2" $from -name '*.[ch]*' -newer "$1")" ]
 }
 # What ptxas has made of left operands of products, where nvdisasm is there.
 check_machine_code() {
-    command -v nvdisasm >/dev/null || return
+    command -v nvdisasm >/dev/null || return 0
     for kind in ptx cubin; do
         "$nvcc" -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -$kind -o "$gpu/$1.$kind" \
             "bench/$1.cu" || exit 1
     done
     nvdisasm "$gpu/$1.cubin" >"$gpu/$1.sass" &&
         bench/operand_sources.py "$gpu/$1.ptx" "$gpu/$1.sass" >>"$gpu/$1.build" || {
-        grep -B 1 '^  ' "$gpu/$1.build"
+        grep -B 1 '^  product\|^  machine code' "$gpu/$1.build"
+        rm "$gpu/$1"
         exit 1
     }
     rm "$gpu/$1.ptx" "$gpu/$1.cubin" "$gpu/$1.sass"

@@ -348,11 +348,6 @@ static wf_status make_series(comparison *c) {
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-static double seconds_of(const compared *run, wf_stage stage) {
-    return json_number_value(
-        json_object_get(json_object_get(run->stages, wf__run_stage_name(stage)), "seconds"));
-}
-
 static json_t *to_json(const comparison *c) {
     json_t *keys = json_array(), *runs = json_array();
     for (int i = 0; i < c->n_keys; i++) json_array_append_new(keys, json_string(c->keys[i]));
@@ -362,8 +357,9 @@ static json_t *to_json(const comparison *c) {
         for (int k = 0; k < c->n_keys; k++)
             json_object_set_new(settings, c->keys[k], json_string(setting(run, c->keys[k])));
         for (int stage = 0; stage < WF_STAGES; stage++)
-            json_object_set_new(seconds, wf__run_stage_name((wf_stage)stage),
-                                wf__run_json_number(seconds_of(run, (wf_stage)stage)));
+            json_object_set_new(
+                seconds, wf__run_stage_name((wf_stage)stage),
+                wf__run_json_number(cli_stage_seconds(run->stages, (wf_stage)stage)));
         json_array_append_new(runs, json_pack("{s:s, s:o, s:o, s:O?, s:O?, s:O?}", "run", run->name,
                                               "settings", settings, "seconds", seconds, "rows",
                                               json_object_get(run->eval, "rows"), "scales",
@@ -395,7 +391,7 @@ static wf_status print_table(const comparison *c, bool auc) {
     for (int i = 0; !c->methods && i < c->n_runs; i++) {
         char what[1024], took[32];
         describe(c, &c->runs[i], NULL, what, sizeof what);
-        wf__run_duration(seconds_of(&c->runs[i], WF_STAGE_TRAINING), took);
+        wf__run_duration(cli_stage_seconds(c->runs[i].stages, WF_STAGE_TRAINING), took);
         cli_print("%s: %s%straining %s\n", c->runs[i].name, what, what[0] != '\0' ? ", " : "",
                   took);
     }

@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_recipe(const char *path) {
-    size_t length = strlen(path);
-    return length > 5 && strcmp(path + length - 5, ".conf") == 0;
-}
-
 static wf_status print_bng(wf_run_app *app, const char *path, const char *text) {
     json_error_t error;
     json_t *json = json_loads(text, 0, &error);
@@ -48,7 +43,7 @@ wf_status cli_data_bng(wf_run_app *app) {
     if (cli_text(app, "out") == NULL)
         return wf__run_fail(app, WF_ERR_USAGE, "say where the table goes: -o FILE.arff");
     WF_TRY(wf__run_lock_file(app, cli_text(app, "out")));
-    if (!is_recipe(source)) {
+    if (!wf__run_ends_with(source, ".conf")) {
         wf_data_desc from = wf_data_desc_default();
         from.path = source;
         return make_bng(app, &from);

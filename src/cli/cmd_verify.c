@@ -40,8 +40,7 @@ static wf_status add_recorded(verification *v, const char *folder, const char *o
 }
 
 static bool holds_digest(const char *path) {
-    const char *dot = strrchr(path, '.');
-    return dot != NULL && (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".started") == 0);
+    return wf__run_ends_with(path, ".safetensors") || wf__run_ends_with(path, ".started");
 }
 
 static wf_status add_file(void *v_, const char *path) {

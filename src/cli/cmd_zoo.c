@@ -44,12 +44,6 @@ wf_status cli_zoo_train(wf_run_app *app) {
     return status;
 }
 
-static bool ends_in_safetensors(const char *path) {
-    static const char ending[] = ".safetensors";
-    size_t length = strlen(path);
-    return length >= sizeof ending - 1 && strcmp(path + length - (sizeof ending - 1), ending) == 0;
-}
-
 /* --- import ----------------------------------------------------------------------------------- */
 
 /* What is known of a collection beyond its file. */
@@ -157,7 +151,8 @@ static wf_status import_networks(importing *i) {
     const char *out = cli_text(app, "out");
     char path[WF_RUN_PATH];
     wf_import_desc desc = wf_import_desc_default();
-    snprintf(path, sizeof path, "%s%s", out, ends_in_safetensors(out) ? "" : ".safetensors");
+    snprintf(path, sizeof path, "%s%s", out,
+             wf__run_ends_with(out, ".safetensors") ? "" : ".safetensors");
     WF_TRY(cli_new_file(app, path));
     desc.activation = cli_text(app, "activation");
     desc.arch = cli_text(app, "arch");

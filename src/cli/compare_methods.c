@@ -38,13 +38,11 @@ enum { log_limit = 256 << 20 };
 /* Where the log lies, and the number of the last update in it. */
 static wf_status read_log(wf_run_app *app, const char *folder, const json_t *stages,
                           cli_method *out) {
-    static const char ending[] = ".log.jsonl", key[] = "{\"update\":";
+    static const char key[] = "{\"update\":";
     const char *name;
     json_t *training = json_object_get(stages, wf__run_stage_name(WF_STAGE_TRAINING)), *digest;
     json_object_foreach(json_object_get(training, "outputs"), name, digest) {
-        size_t length = strlen(name);
-        if (length < sizeof ending || strcmp(name + length - (sizeof ending - 1), ending) != 0)
-            continue;
+        if (!wf__run_ends_with(name, ".log.jsonl")) continue;
         WF_TRY(wf__run_path(app, folder, name, out->log));
         out->log_digest = json_string_value(digest);
     }
@@ -113,7 +111,7 @@ const wf_points *cli_method_points(const cli_method *method, const char *row) {
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-static double seconds_of(const json_t *stages, wf_stage stage) {
+double cli_stage_seconds(const json_t *stages, wf_stage stage) {
     return json_number_value(
         json_object_get(json_object_get(stages, wf__run_stage_name(stage)), "seconds"));
 }
@@ -133,8 +131,8 @@ void cli_print_method(const char *run, const cli_method *m, const json_t *stages
     char count[32] = "-", updates[32] = "-", fit[32], draw[32], jws[16], raw[16], no_root[16];
     if (m->params > 0) wf__run_count(m->params, count);
     if (m->updates > 0) wf__run_count(m->updates, updates);
-    wf__run_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
-    wf__run_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
+    wf__run_duration(cli_stage_seconds(stages, WF_STAGE_TRAINING), fit);
+    wf__run_duration(cli_stage_seconds(stages, WF_STAGE_SAMPLING), draw);
     cli_print("%-24s %-12s %12s %10s %10s %10s %7s %12s %12s\n", run, m->generator, count, updates,
               fit, draw, score(m->row.jws, jws), score(m->row.jws_raw, raw),
               score(m->row.jws_no_sqrt3, no_root));
@@ -143,8 +141,8 @@ void cli_print_method(const char *run, const cli_method *m, const json_t *stages
 void cli_method_text(const cli_method *m, const json_t *stages, char *out, size_t size) {
     char updates[32], fit[32], draw[32], jws[16], raw[16], no_root[16];
     wf__run_count(m->updates, updates);
-    wf__run_duration(seconds_of(stages, WF_STAGE_TRAINING), fit);
-    wf__run_duration(seconds_of(stages, WF_STAGE_SAMPLING), draw);
+    wf__run_duration(cli_stage_seconds(stages, WF_STAGE_TRAINING), fit);
+    wf__run_duration(cli_stage_seconds(stages, WF_STAGE_SAMPLING), draw);
     wf_text text = wf_text_start(out, size);
     wf_text_add(&text, "%s; ", m->label);
     if (m->updates > 0) wf_text_add(&text, "%s updates, ", updates);
@@ -157,11 +155,11 @@ void cli_method_text(const cli_method *m, const json_t *stages, char *out, size_
 json_t *cli_method_to_json(const cli_method *m, const json_t *stages) {
     json_t *params = m->params > 0 ? json_integer((json_int_t)m->params) : json_null();
     json_t *updates = m->updates > 0 ? json_integer((json_int_t)m->updates) : json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator,
-                     "parameters", params, "updates", updates, "training_seconds",
-                     wf__run_json_number(seconds_of(stages, WF_STAGE_TRAINING)), "sampling_seconds",
-                     wf__run_json_number(seconds_of(stages, WF_STAGE_SAMPLING)), "jws",
-                     wf__run_json_number(m->row.jws), "jws_raw",
-                     wf__run_json_number(m->row.jws_raw), "jws_no_sqrt3",
-                     wf__run_json_number(m->row.jws_no_sqrt3));
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "generator", m->generator, "parameters", params,
+        "updates", updates, "training_seconds",
+        wf__run_json_number(cli_stage_seconds(stages, WF_STAGE_TRAINING)), "sampling_seconds",
+        wf__run_json_number(cli_stage_seconds(stages, WF_STAGE_SAMPLING)), "jws",
+        wf__run_json_number(m->row.jws), "jws_raw", wf__run_json_number(m->row.jws_raw),
+        "jws_no_sqrt3", wf__run_json_number(m->row.jws_no_sqrt3));
 }

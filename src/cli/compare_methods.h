@@ -27,6 +27,7 @@ wf_status cli_method_read(wf_run_app *app, const char *folder, const json_t *eva
 void cli_method_free(cli_method *method);
 const wf_points *cli_method_points(const cli_method *method, const char *row); /* or NULL */
 
+double cli_stage_seconds(const json_t *stages, wf_stage stage); /* 0 where none are recorded */
 void cli_print_methods_head(void);
 void cli_print_method(const char *run, const cli_method *method, const json_t *stages);
 void cli_method_text(const cli_method *method, const json_t *stages, char *out, size_t size);

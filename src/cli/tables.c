@@ -62,17 +62,6 @@ static wf_status print_eval(wf_run_app *app, const char *path, bool auc) {
 
 /* --- collections of a manifest ---------------------------------------------------------------- */
 
-static void print_score(double mean, double std, bool auc) {
-    double factor = auc ? 1 : 100;
-    int decimals = auc ? 4 : 2;
-    char text[48] = "-";
-    if (isfinite(mean))
-        snprintf(text, sizeof text, "%.*f \u00b1 %.*f", decimals, factor * mean, decimals,
-                 factor * std);
-    /* The sign is two bytes and one column. */
-    cli_print("%*s%s", 18 - (int)strlen(text) + (isfinite(mean) ? 1 : 0), "", text);
-}
-
 static void print_board(const wf_run_board *b, bool auc) {
     double factor = auc ? 1 : 100;
     int decimals = auc ? 4 : 2;
@@ -84,8 +73,8 @@ static void print_board(const wf_run_board *b, bool auc) {
         const wf_report_task *task = &b->tasks[i];
         double gap = task->generated - task->trained;
         cli_print("%-20s %6g %-18s", task->name, task->width, task->arch);
-        print_score(task->trained, task->trained_std, auc);
-        print_score(task->generated, task->generated_std, auc);
+        print_spread(factor * task->trained, factor * task->trained_std, decimals, 18);
+        print_spread(factor * task->generated, factor * task->generated_std, decimals, 18);
         if (isfinite(gap)) cli_print(" %+8.*f", decimals, factor * gap);
         else cli_print(" %8s", "-");
         if (isfinite(task->jws)) cli_print(" %7.3f", task->jws);

@@ -37,7 +37,7 @@ wf_status wf__reference_each(wf_ctx *ctx, const wf_reference *ref, wf_zoo_visit 
 /* Fills score, errors, iou, wcs and their neighbours; false when there is no usable cache.
  * reference->cloud is set. */
 bool wf__cloud_read(wf_ctx *ctx, wf_reference *reference);
-/* A cache that cannot be written is a warning, not a failure. */
 /* Rank 0 has read the cache for all. */
 wf_status wf__cloud_share(wf_ctx *ctx, wf_reference *reference);
+/* A cache that cannot be written is a warning, not a failure. */
 void wf__cloud_write(wf_ctx *ctx, const wf_reference *reference);

@@ -148,7 +148,7 @@ static wf_status judge_cells(wf_run_job *r, const wf_run_eval_rows *rows, cell *
 
 wf_status wf__run_tasks_evaluation(wf_run_job *r) {
     const wf_run_tasks *t = r->tasks;
-    if (t->sources.list[0].zoo == NULL) WF_TRY(wf__run_sources_open(r->app, &r->tasks->sources));
+    WF_TRY(wf__run_sources_open(r->app, &r->tasks->sources));
     int n = t->sources.n * t->n_widths;
     cell *cells = calloc((size_t)n, sizeof *cells);
     if (cells == NULL) return wf__run_fail(r->app, WF_ERR_MEMORY, "out of memory");

@@ -11,6 +11,11 @@
 
 enum { json_limit = 256 << 20 };
 
+bool wf__run_ends_with(const char *text, const char *ending) {
+    size_t length = strlen(text), tail = strlen(ending);
+    return length > tail && strcmp(text + length - tail, ending) == 0;
+}
+
 wf_status wf__run_path(wf_run_app *app, const char *folder, const char *name,
                        char out[WF_RUN_PATH]) {
     int length = snprintf(out, WF_RUN_PATH, "%s/%s", folder, name);

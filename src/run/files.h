@@ -7,6 +7,7 @@
 
 enum { WF_RUN_PATH = 4096 };
 
+bool wf__run_ends_with(const char *text, const char *ending); /* and is longer than it */
 /* FOLDER/NAME; fails when it is too long. */
 wf_status wf__run_path(wf_run_app *app, const char *folder, const char *name,
                        char out[WF_RUN_PATH]);

@@ -146,9 +146,7 @@ static void name_of_path(const char *path, char *name, size_t size) {
     /* That of FLOW.safetensors.recipe.conf, which weft fit writes, is FLOW. */
     static const char *const endings[] = {".recipe", ".safetensors"};
     for (int i = 0; i < 2; i++) {
-        size_t length = strlen(name), ending = strlen(endings[i]);
-        if (length > ending && strcmp(name + length - ending, endings[i]) == 0)
-            name[length - ending] = '\0';
+        if (wf__run_ends_with(name, endings[i])) name[strlen(name) - strlen(endings[i])] = '\0';
         else break;
     }
 }

@@ -62,7 +62,7 @@ static bool outputs_exist(const wf_run_job *run, wf_stage stage) {
 
 static wf_status open_zoos(wf_run_job *r) {
     wf_run_sources *s = &r->tasks->sources;
-    if (s->list[0].zoo == NULL) WF_TRY(wf__run_sources_open(r->app, s));
+    WF_TRY(wf__run_sources_open(r->app, s));
     for (int i = 1; i < s->n; i++)
         if (!wf_graph_equal(wf_zoo_graph(s->list[0].zoo), wf_zoo_graph(s->list[i].zoo)))
             return wf__run_fail(r->app, WF_ERR_SHAPE,

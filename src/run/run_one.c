@@ -78,9 +78,9 @@ static wf_status open_fitted(run *r, wf_zoo **out) {
  * has the run no flow yet? */
 static bool flow_beside_recipe(const run *r, char flow[WF_RUN_PATH]) {
     static const char ending[] = ".recipe.conf";
-    size_t length = strlen(r->recipe.file), n = sizeof ending - 1;
-    if (length <= n || strcmp(r->recipe.file + length - n, ending) != 0) return false;
-    snprintf(flow, WF_RUN_PATH, "%.*s", (int)(length - n), r->recipe.file);
+    int length = (int)(strlen(r->recipe.file) - (sizeof ending - 1));
+    if (!wf__run_ends_with(r->recipe.file, ending)) return false;
+    snprintf(flow, WF_RUN_PATH, "%.*s", length, r->recipe.file);
     return wf_file_exists(flow) && !wf_file_exists(r->paths.flow);
 }
 

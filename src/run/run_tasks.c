@@ -215,12 +215,6 @@ wf_status wf__run_tasks_held_out(wf_run_job *r) {
 
 /* --- the flow --------------------------------------------------------------------------------- */
 
-/* The collections themselves, once. */
-static wf_status open_zoos(wf_run_job *r) {
-    wf_run_sources *sources = &r->tasks->sources;
-    return sources->list[0].zoo != NULL ? WF_OK : wf__run_sources_open(r->app, sources);
-}
-
 /* Held-out networks of the collections' own width, for the validation loss. */
 static wf_status open_held_out(wf_run_job *r) {
     wf_source *list = r->tasks->sources.list;
@@ -255,7 +249,7 @@ static wf_status freshen_sources(wf_run_job *r, wf_fresh **out) {
 }
 
 wf_status wf__run_tasks_training(wf_run_job *r) {
-    WF_TRY(open_zoos(r));
+    WF_TRY(wf__run_sources_open(r->app, &r->tasks->sources));
     WF_TRY(open_held_out(r));
     const wf_run_sources *sources = &r->tasks->sources;
     wf_fresh *fresh = NULL;
@@ -303,7 +297,7 @@ static wf_status sample_task(wf_run_job *r, wf_generator *generator, int source,
 
 static wf_status stage_sampling(wf_run_job *r) {
     const wf_run_tasks *t = r->tasks;
-    WF_TRY(open_zoos(r));
+    WF_TRY(wf__run_sources_open(r->app, &r->tasks->sources));
     WF_TRY(wf_make_folder(r->app->ctx, r->paths.nets));
     if (r->recipe.sample.refine_cycles > 0) WF_TRY(wf_make_folder(r->app->ctx, r->paths.direct));
     for (int i = 0; i < t->sources.n; i++) {

@@ -35,6 +35,7 @@ void wf__run_sources_free(wf_run_sources *s) {
 
 wf_status wf__run_sources_open(wf_run_app *app, wf_run_sources *s) {
     for (int i = 0; i < s->n; i++) {
+        if (s->list[i].zoo != NULL) continue;
         if (s->text[i].zoo[0] == '\0')
             return wf__run_fail(
                 app, WF_ERR_INPUT,

@@ -37,7 +37,7 @@ typedef struct wf_run_sources {
 wf_status wf__run_sources_list(wf_run_app *app, const char *zoo, const char *cond,
                                wf_run_sources *out);
 wf_status wf__run_sources_manifest(wf_run_app *app, const char *path, wf_run_sources *out);
-/* Opens the collections: list[i].zoo. */
+/* Opens the collections that are not open yet: list[i].zoo. */
 wf_status wf__run_sources_open(wf_run_app *app, wf_run_sources *sources);
 void wf__run_sources_free(wf_run_sources *sources);
 

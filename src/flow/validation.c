@@ -47,6 +47,7 @@ wf_status wf_validation_create(wf_ctx *ctx, const wf_training_set *set, const wf
                        "weights = validation needs held-out networks: set zoo.held_out or "
                        "train.set_aside, and validations above 0");
     }
+    out->keeps_lowest = desc->kept == WF_KEPT_VALIDATION;
     out->every = desc->updates > desc->validations ? desc->updates / desc->validations : 1;
     WF_TRY(wf_alloc(ctx, n, sizeof *out->by_source, "validation", &out->by_source));
     WF_TRY(open_batch(ctx, out, set, desc, true, &out->held_out));
@@ -91,8 +92,9 @@ static void warn_of_gap(wf_ctx *ctx, wf_validation *v, size_t update) {
     v->warned = true;
     wf_warn(ctx,
             "the flow memorises: more networks or fewer updates. The loss on held-out networks "
-            "was lowest at update %zu (%.4f) and is %.4f now, on its own networks %.4f",
-            v->lowest_at, v->lowest, v->loss, v->fitted_loss);
+            "was lowest at update %zu (%.4f) and is %.4f now, on its own networks %.4f%s",
+            v->lowest_at, v->lowest, v->loss, v->fitted_loss,
+            v->keeps_lowest ? "; the weights of the lowest are kept" : "");
 }
 
 wf_status wf_validation_run(wf_ctx *ctx, wf_validation *v, size_t update,

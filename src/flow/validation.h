@@ -19,6 +19,7 @@ typedef struct wf_validation {
     double *by_source;        /* (n_sources) loss of the last validation on held-out networks */
     double lowest;            /* and when it was */
     size_t lowest_at;
+    bool keeps_lowest; /* the weights of the lowest loss are what samples */
     bool warned;
 } wf_validation;
 

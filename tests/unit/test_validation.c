@@ -149,6 +149,14 @@ static void memorising_is_seen_and_said_once(void **state) {
     assert_true(c.held_out[99] > 1.05 * c.fitted[99]);
     assert_int_equal(h.warnings, 1);
     assert_non_null(strstr(h.last, "the flow memorises: more networks or fewer updates"));
+    assert_null(strstr(h.last, "are kept"));
+
+    desc.kept = WF_KEPT_VALIDATION; /* the same losses, and the weights of the lowest one */
+    path = in_folder("lowest.safetensors");
+    assert_ok(ctx, wf_flow_fit(ctx, &(wf_source){.zoo = zoo, .held_out = held_out}, 1, &field,
+                               &desc, path, NULL));
+    assert_int_equal(h.warnings, 2);
+    assert_non_null(strstr(h.last, "; the weights of the lowest are kept"));
     wf_zoo_free(zoo);
     wf_zoo_free(held_out);
     wf_ctx_free(ctx);

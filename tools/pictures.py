@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Draws the pictures of the documentation from the report of a run, with chromium.
 
-    make demo && tools/pictures.py runs/demo docs/img
+    make demo && tools/pictures.py runs/demo docs/img regions points table training weights
+    tools/pictures.py RUN docs/img page      the run of docs/tutorial.md
 
-Each picture is one section of the page, so that it shows what a reader's own page shows."""
+Each picture is one section of the page, or its top, so that it shows what a reader's own page
+shows. Without names all are drawn."""
 import pathlib
 import re
 import shutil
@@ -13,7 +15,7 @@ import tempfile
 
 # name, section of the page, width, height in pixels
 PICTURES = [("regions", "decisions", 1000, 400), ("points", "points", 1080, 860),
-            ("table", "table", 1080, 780), ("training", "training", 1080, 470),
+            ("table", "table", 1080, 960), ("training", "training", 1080, 470),
             ("weights", "weights", 1080, 560), ("page", None, 1100, 1700)]
 
 
@@ -38,7 +40,8 @@ def shoot(browser, html, width, height, out):
 
 
 def main():
-    if len(sys.argv) != 3:
+    names = sys.argv[3:] or [picture[0] for picture in PICTURES]
+    if len(sys.argv) < 3 or not set(names) <= {picture[0] for picture in PICTURES}:
         sys.exit(__doc__)
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
@@ -47,6 +50,8 @@ def main():
     folder = pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     for name, section, width, height in PICTURES:
+        if name not in names:
+            continue
         shoot(browser, page_of(report, section), width, height, folder.resolve() / f"{name}.png")
         print(folder / f"{name}.png")
 

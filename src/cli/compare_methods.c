@@ -96,7 +96,7 @@ wf_status cli_method_read(wf_run_app *app, const char *folder, const json_t *eva
 }
 
 void cli_method_free(cli_method *method) {
-    for (int i = 0; i < method->n_clouds; i++) wf__run_points_release(&method->clouds[i]);
+    for (int i = 0; i < method->n_clouds; i++) wf_points_free(&method->clouds[i]);
     json_decref(method->points);
     free(method->clouds);
     free(method->names);

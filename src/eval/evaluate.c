@@ -4,6 +4,7 @@
  * score and IoU over all N networks, WCS over the cloud. Diversity is the leave-one-out maximum
  * among the networks themselves. Standard deviations divide by n. */
 #include "base/status.h"
+#include "eval/eval_json.h"
 #include "eval/iou.h"
 #include "eval/jws.h"
 #include "eval/reference.h"
@@ -15,13 +16,8 @@
 
 void wf_points_free(wf_points *points) {
     if (points == NULL) return;
-    free(points->accuracy);
-    free(points->iou);
-    free(points->wcs);
-    free(points->nearest_wcs);
-    free(points->nearest_iou);
-    free(points->wcs_percentile);
-    free(points->iou_percentile);
+    for (const wf_points_member *m = wf__points_members; m->name != NULL; m++)
+        free(*wf__points_array(points, m));
     *points = (wf_points){0};
 }
 
@@ -52,21 +48,9 @@ static void spread(const float *values, size_t n, double *mean, double *std) {
 }
 
 static wf_eval_row empty_row(const char *name, size_t n) {
-    wf_eval_row row = {.n = n,
-                       .accuracy_mean = NAN,
-                       .accuracy_std = NAN,
-                       .iou_mean = NAN,
-                       .iou_std = NAN,
-                       .wcs_mean = NAN,
-                       .wcs_std = NAN,
-                       .jws = NAN,
-                       .jws_std = NAN,
-                       .jws_raw = NAN,
-                       .jws_no_sqrt3 = NAN,
-                       .diversity_iou_mean = NAN,
-                       .diversity_iou_std = NAN,
-                       .diversity_wcs_mean = NAN,
-                       .diversity_wcs_std = NAN};
+    wf_eval_row row = {.n = n};
+    for (const wf_row_member *m = wf__row_members; m->name != NULL; m++)
+        *wf__row_number(&row, m) = NAN;
     snprintf(row.name, sizeof row.name, "%s", name);
     return row;
 }

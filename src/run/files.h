@@ -43,8 +43,7 @@ void wf__run_row_of_scores(const char *name, const float *scores, size_t n,
 json_t *wf__run_row_to_json(const wf_eval_row *row);
 bool wf__run_row_from_json(const json_t *json, wf_eval_row *row);
 json_t *wf__run_points_to_json(const char *name, const wf_points *points);
-bool wf__run_points_from_json(const json_t *json, wf_points *points);
-void wf__run_points_release(wf_points *points); /* of wf__run_points_from_json */
+bool wf__run_points_from_json(const json_t *json, wf_points *points); /* wf_points_free them */
 json_t *wf__run_novelty_to_json(const wf_points *points);
 
 /* A number or a text of a row of eval.json; NaN and "" where there is none. */

@@ -220,7 +220,7 @@ static void gather_facts(wf_run_app *app, const wf_run_recipe *recipe, const wf_
 static void gathered_free(gathered *g) {
     json_decref(g->eval);
     json_decref(g->points);
-    for (int i = 0; g->clouds != NULL && i < g->n; i++) wf__run_points_release(&g->clouds[i]);
+    for (int i = 0; g->clouds != NULL && i < g->n; i++) wf_points_free(&g->clouds[i]);
     free(g->rows);
     free(g->copies);
     free(g->clouds);

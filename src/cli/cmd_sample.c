@@ -246,15 +246,19 @@ static wf_status print_result(wf_run_app *app, const wf_flow *flow, const wf_run
     return WF_OK;
 }
 
-/* Options that flows alone have. */
-static wf_status refuse_flow_options(wf_run_app *app, const char *generator) {
+/* Options that flows alone have, and one of all that are fitted. */
+static wf_status refuse_flow_options(wf_run_app *app, const wf_generator_kind *kind) {
     static const char *const names[] = {"task",  "cond",      "guidance", "solver", "steps",
                                         "first", "tolerance", "refine",   "direct"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (cli_given(app, names[i]))
             return wf__run_fail(app, WF_ERR_USAGE, "--%s belongs to flows, and %s is none",
-                                names[i], generator);
-    return WF_OK;
+                                names[i], kind->name);
+    if (kind->fit != NULL || !cli_given(app, "precision")) return WF_OK;
+    return wf__run_fail(app, WF_ERR_USAGE,
+                        "--precision belongs to generators that are fitted, and "
+                        "%s needs no fit",
+                        kind->name);
 }
 
 /* --arch, else what the generator was fitted to, else the collection's. */
@@ -284,7 +288,7 @@ static wf_status sample_from(wf_run_app *app, request *r) {
         WF_TRY(choose_source(app, flow, r));
         WF_TRY(choose_graph(app, flow, r));
     } else {
-        WF_TRY(refuse_flow_options(app, wf_generator_kind_of(r->generator)->name));
+        WF_TRY(refuse_flow_options(app, wf_generator_kind_of(r->generator)));
         r->what.sample = wf_sample_desc_default();
         cli_settings(app, wf_sample_settings(), &r->what.sample);
         WF_TRY(choose_plain_graph(app, r));
@@ -303,13 +307,22 @@ static wf_status open_generator(wf_run_app *app, request *r) {
     void *options = NULL;
     if (zoo != NULL) WF_TRY(wf_zoo_open(app->ctx, zoo, &r->zoo));
     desc.zoo = r->zoo;
-    if (!wf_file_exists(name) &&
-        wf_generator_named(app->ctx, name, &desc.kind, &options) == WF_OK &&
-        desc.kind->fit == NULL) {
+    wf_status status = WF_OK;
+    if (!wf_file_exists(name)) {
+        if (strchr(name, '/') != NULL || wf__run_ends_with(name, ".safetensors"))
+            return wf__run_fail(app, WF_ERR_INPUT, "there is no file %s", name);
+        if (wf_generator_named(app->ctx, name, &desc.kind, &options) != WF_OK)
+            return wf__run_fail(app, WF_ERR_INPUT, "there is no file %s, and %s", name,
+                                wf_last_error(app->ctx));
+        if (desc.kind->fit != NULL)
+            status = wf__run_fail(app, WF_ERR_USAGE,
+                                  "%s has to be fitted first (weft fit, weft train); give the file "
+                                  "that it was fitted into",
+                                  name);
         desc.path = NULL;
         desc.options = options;
-    } else desc.kind = NULL;
-    wf_status status = wf_generator_open(app->ctx, &desc, &r->generator);
+    }
+    if (status == WF_OK) status = wf_generator_open(app->ctx, &desc, &r->generator);
     free(options);
     return status;
 }

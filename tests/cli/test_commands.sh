@@ -59,6 +59,11 @@ expect sample-bad-refine 2 "T,K" "$weft" sample flow.safetensors -o x.safetensor
 expect sample-bad-solver 2 "dopri5" "$weft" sample flow.safetensors -o x.safetensors --solver magic
 expect sample-bad-precision 2 "auto, bf16, fp32" "$weft" sample flow.safetensors -o x.safetensors \
     --precision fp8
+expect sample-control-precision 2 "--precision belongs to generators that are fitted" "$weft" sample \
+    random --arch 2-4-3 -n 2 -o x.safetensors --precision fp32
+expect sample-nothing 3 'there is no file perturbtion, and there is no generator "perturbtion"' \
+    "$weft" sample perturbtion -o x.safetensors
+expect sample-unfitted 2 "gmn has to be fitted first" "$weft" sample gmn -o x.safetensors
 expect sample-bf16-cpu 2 "runs on the CPU" "$weft" sample flow.safetensors -o x.safetensors \
     --precision bf16 --device cpu
 expect sample-cond 2 "without conditions" "$weft" sample flow.safetensors -o x.safetensors --cond 1

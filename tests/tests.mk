@@ -45,8 +45,9 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libweft.a
 	$(call quiet,TEST,$@)$(CC) $(CFLAGS) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka \
 	    $(LIBS) -o $@
 
-# This one runs the program with generators of its own.
-$(BUILD)/tests/unit/test_generators: $(filter-out %/main.o,$(CLI_OBJ))
+# The program with generators of its own; its lines of progress.
+$(BUILD)/tests/unit/test_generators $(BUILD)/tests/unit/test_progress: \
+    $(filter-out %/main.o,$(CLI_OBJ))
 
 # The .cu files as C++ (tests/emulator): preprocessed, launches and PTX translated, compiled.
 EMULATED_FLAGS := -std=c++17 -Wall -Wno-unknown-pragmas $(WERROR) -g1

@@ -69,7 +69,9 @@ printf '[data]\nname = digits\n[zoo]\narch = 64-1024-1024-10\ncount = 2\nepochs 
 "$weft" zoo train large.conf -o large.safetensors -q 2>err >/dev/null &
 pid=$!
 wait_for test -d large.safetensors.parts
-sleep 2
+# Two seconds of its own: on a busy machine those of the clock may pass before a network is begun.
+has_worked() { test "$(cut -d ' ' -f 14 /proc/$pid/stat)" -ge $((2 * $(getconf CLK_TCK))); }
+wait_for has_worked
 kill -TERM $pid
 start=$(date +%s)
 wait $pid

@@ -133,6 +133,16 @@ static bool any_diversity(const wf_report_desc *desc) {
     return false;
 }
 
+static bool is_copies(const wf_report_entry *entry) {
+    return entry->copies || wf_report_is_copy(entry->points);
+}
+
+static bool any_copies(const wf_report_desc *desc) {
+    for (int i = 0; i < desc->n_entries; i++)
+        if (is_copies(&desc->entries[i])) return true;
+    return false;
+}
+
 static const char *row_class(wf_report_role role) {
     static const char *const names[] = {"reference", "held", "generated", "control"};
     return names[role];
@@ -149,7 +159,7 @@ static void table_row(wf__page *page, const wf_report_desc *desc, int index, boo
     if (entry->points != NULL) wf__plot_mark(page, style.mark, 6, 6, 3.6);
     wf__page_add(page, "</g></svg>");
     wf__page_escaped(page, row->name);
-    if (entry->copies || wf_report_is_copy(entry->points))
+    if (is_copies(entry))
         wf__page_add(page,
                      " <em class=\"copies\" title=\"most are nearer to a trained network than "
                      "99 %% of the trained networks are to each other\">copies</em>");
@@ -184,9 +194,11 @@ static void table_caption(wf__page *page, const wf_report_desc *desc) {
                  "and WCS follows that "
                  "of the trained networks, so that copies and bad networks both lose. "
                  "Reference rows leave each "
-                 "network itself out; <b>within</b> is the nearest other network of the same row. "
-                 "<b>copies</b>: most lie nearer to a trained network than 99&thinsp;%% of the "
-                 "trained ones do to each other.");
+                 "network itself out; <b>within</b> is the nearest other network of the same row.");
+    if (any_copies(desc))
+        wf__page_add(page,
+                     " <b>copies</b>: most lie nearer to a trained network than 99&thinsp;%% of "
+                     "the trained ones do to each other.");
     if (desc->notes != NULL && desc->notes[0] != '\0') {
         wf__page_add(page, " ");
         wf__page_escaped(page, desc->notes);

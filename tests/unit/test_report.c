@@ -254,10 +254,12 @@ static void unlabelled_page(void **state) {
     assert_int_equal(count_of(page, "class=\"curve\""), 4); /* wide and narrow */
     assert_null(strstr(page, "middle of its path"));
     free(page);
-    desc.n_logs = 2; /* of several runs */
+    desc.n_logs = 2; /* of several runs, without copies */
+    entry.copies = false;
     assert_ok(ctx, wf_report_write(ctx, &desc, path));
     page = read_page(path);
     assert_non_null(strstr(page, "<h3>runs/&lt;b&gt;, ddpm</h3>"));
+    assert_null(strstr(page, "<b>copies</b>"));
     assert_int_equal(count_of(page, "class=\"curve\""), 8);
     assert_int_equal(count_of(page, "id=\"training\""), 1);
     free(page);

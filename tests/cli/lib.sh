@@ -33,12 +33,13 @@ expect() {
         fail "$name" "\"$words\" is not in: $(tail -n 3 "$scratch/err")"
     else pass "$name"; fi
 }
-# wait_for COMMAND...: until it holds, at most 30 s.
+# wait_for COMMAND...: until it holds, at most 600 times a tenth of a second: long enough where
+# others use the machine, too.
 wait_for() {
     tries=0
     until "$@" 2>/dev/null; do
         tries=$((tries + 1))
-        [ $tries -lt 300 ] || return 1
+        [ $tries -lt 600 ] || return 1
         sleep 0.1
     done
 }

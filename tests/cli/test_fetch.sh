@@ -19,8 +19,7 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=weft-test \
 python3 "$root/tests/cli/data_server.py" served 2>server.log &
 server_process=$!
 trap 'kill $server_process 2>/dev/null; chmod -R u+w "$scratch" 2>/dev/null; rm -rf "$scratch"' EXIT
-i=0
-while [ ! -s served/port ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done
+wait_for test -s served/port
 at=http://127.0.0.1:$(cat served/port)
 fetch() { "$weft" data fetch "$@" --server "$at" -o cache -q; }
 broken() { "$weft" data fetch "$at/break/toy.arff" -o broken -q "$@"; }

@@ -85,10 +85,7 @@ expect foreign 2 "is there already" "$weft" fit zoo.safetensors -o again.nets.sa
 # Broken off, the same command goes on with the same plan and ends where it would have.
 "$weft" fit zoo.safetensors -m 0.2 -o long.safetensors -q >/dev/null 2>&1 &
 process=$!
-for i in $(seq 300); do
-    [ -s long.safetensors.log.jsonl ] && break
-    sleep 0.1
-done
+wait_for test -s long.safetensors.log.jsonl
 # Meanwhile nobody else plans for this flow, or removes it.
 before=$(cksum <long.safetensors.recipe.conf)
 expect "a second fit of it" 5 "is being made by process $process" "$weft" fit zoo.safetensors \

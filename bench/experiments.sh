@@ -75,6 +75,7 @@
 #   SIZES  of the sweep                         UPDATES  of a run, in place of those planned: for a
 #                                               run that goes over two calls, or a rehearsal
 #   FIXED  networks of karhunen-fixed: 300, say, for a collection of a user's size
+#   ONLY   runs of karhunen-fixed and mnist-fixed, as patterns: "0 dropout-0 decay-0", "*-1"
 #   BATCH  networks an update (256); with little time 64 and more updates come further: seeing
 #          64,000 networks the demo's flow reaches JWS 0.61 direct in 250 updates of 256, 0.73 in
 #          1,000 of 64, 0.76 in 4,000 of 16
@@ -456,33 +457,42 @@ run_karhunen_distinct() {
         together
     table karhunen-distinct "$out"/karhunen-distinct*/
 }
-# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed:
-# NAME RUN SETTINGS-OF-A-SMALL-FIELD
-fixed() {
+# What holds the gap shut on a stored collection, three seeds where a difference is to be claimed.
+# fixed_list SETTINGS-OF-A-SMALL-FIELD; fixed NAME OVERHEAD MS FULL SMALL RECIPE SETTINGS
+fixed_list() {
     for seed in 0 1 2; do
-        echo "$1-$seed $2 $(seeds $seed)"
-        echo "$1-decay-$seed $2 $(seeds $seed) train.weight_decay=0.1"
-        echo "$1-dropout-$seed $2 $(seeds $seed) model.dropout=0.1"
+        echo "$seed $(seeds $seed)"
+        echo "decay-$seed $(seeds $seed) train.weight_decay=0.1"
+        echo "dropout-$seed $(seeds $seed) model.dropout=0.1"
     done
-    echo "$1-validation $2 train.weights=validation"
-    echo "$1-ema99 $2 train.ema=0.99"
-    echo "$1-small $2 $3"
+    echo "validation train.weights=validation"
+    echo "ema99 train.ema=0.99"
+    echo "small $1"
+}
+fixed() {
+    name=$1 over=$2 ms=$3 full=$4 small=$5
+    shift 5
+    list=$(set -f && fixed_list "$small" | while read -r run rest; do
+        for pattern in ${ONLY:-"*"}; do
+            # shellcheck disable=SC2254
+            case $run in $pattern) echo "$run $rest" && break ;; esac
+        done
+    done)
+    plan "$(echo "$list" | wc -l)" "$ms" "$over" "$full"
+    echo "$list" | while read -r run rest; do
+        echo "$name-$run $estimate $* train.updates=$updates $rest"
+    done | together
+    table "$name" "$out/$name"*/
 }
 run_mnist_fixed() {
     need_mnist
-    plan 12 "$m_ms" 8 50000
-    fixed mnist-fixed \
-        "$estimate mnist.conf $m eval.controls=no train.updates=$updates sample.solver=euler sample.steps=50" \
-        "model.node=128 model.edge=64" | together
-    table mnist-fixed "$out"/mnist-fixed*/
+    fixed mnist-fixed 8 "$m_ms" 50000 "model.node=128 model.edge=64" mnist.conf "$m" \
+        eval.controls=no sample.solver=euler sample.steps=50
 }
 run_karhunen_fixed() {
     need_karhunen
-    plan 12 "$k_ms" 5 20000
-    fixed karhunen-fixed \
-        "$estimate karhunen.conf $k train.limit=${FIXED:-$middle} train.updates=$updates" \
-        "$(width 32)" | together
-    table karhunen-fixed "$out"/karhunen-fixed*/
+    fixed karhunen-fixed 5 "$k_ms" 20000 "$(width 32)" karhunen.conf "$k" \
+        train.limit="${FIXED:-$middle}"
 }
 
 # Sets `limit` and `estimate` for RUNS runs of equal time with SECONDS beside the training, PART of

@@ -32,6 +32,8 @@
 #                   ways and samples widths. COUNT=4900 SECONDS_FOR_NETWORKS=870 takes two calls.
 #                   Wanted are 0.75 and 0.80 with 2,000 networks, 0.80 and 0.85 with 5,000
 #   karhunen-fixed  FIXED=300 JOBS=3: twelve runs of some 40 s each: what holds the gap shut
+#   mnist-fixed     BATCH=128 UPDATES=25000 ONLY="0 dropout-0 decay-0": a run of 480 s a call, where
+#                   the gap shows
 #   rivals 'mnist-mlp' 'mnist-dwf*' 'mnist-sane*' 'mnist-pdiff'
 #                   with SETTINGS=train.max_seconds=75: six methods of 75 s each beside 10,000
 #                   networks (9 s) and their alignment. Their updates have not been timed on a GPU;

@@ -20,6 +20,10 @@ seeded() { SEED=2 tried karhunen-fresh; }
 expect seed 0 "karhunen-fresh-seed2" seeded
 check "each part has that seed" test \
     "$(grep -c '^seed = 2' "$scratch/all/karhunen-fresh-seed2/recipe.conf")" = 3
+some() { ONLY="small dropout-2" tried karhunen-fixed; }
+expect only 0 "2 runs of 3 updates" some
+check "those and no others" test "$(cd "$scratch/all" && echo karhunen-fixed-*/)" = \
+    "karhunen-fixed-dropout-2/ karhunen-fixed-small/"
 expect unknown 2 "no experiment mnist-nothing" tried mnist-nothing
 
 # --- one command a call ---------------------------------------------------------------------------

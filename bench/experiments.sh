@@ -464,8 +464,8 @@ fixed_list() {
         echo "$seed $(seeds $seed)"
         echo "decay-$seed $(seeds $seed) train.weight_decay=0.1"
         echo "dropout-$seed $(seeds $seed) model.dropout=0.1"
+        echo "validation-$seed $(seeds $seed) train.weights=validation"
     done
-    echo "validation train.weights=validation"
     echo "ema99 train.ema=0.99"
     echo "small $1"
 }

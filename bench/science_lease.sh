@@ -31,7 +31,8 @@
 #                   of 64 by MNIST's costs: 12,000); table 30 s. A second call refines in other
 #                   ways and samples widths. COUNT=4900 SECONDS_FOR_NETWORKS=870 takes two calls.
 #                   Wanted are 0.75 and 0.80 with 2,000 networks, 0.80 and 0.85 with 5,000
-#   karhunen-fixed  FIXED=300 JOBS=3: twelve runs of some 40 s each: what holds the gap shut
+#   karhunen-fixed  FIXED=300 JOBS=3: fourteen runs of some 100 s each, three at a time: what holds
+#                   the gap shut, and which weights weft fit should keep
 #   mnist-fixed     BATCH=128 UPDATES=25000 ONLY="0 dropout-0 decay-0": a run of 480 s a call, where
 #                   the gap shows
 #   rivals 'mnist-mlp' 'mnist-dwf*' 'mnist-sane*' 'mnist-pdiff'

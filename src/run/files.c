@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "weft/comm.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,11 @@ wf_status wf__run_whole_path(wf_run_app *app, const char *path, char out[WF_RUN_
     return wf__run_fail(app, WF_ERR_USAGE, "%.200s...: the path is too long", path);
 }
 
+static wf_lock **next_lock(wf_run_app *app) {
+    assert(app->n_locks < WF_RUN_MAX_LOCKS);
+    return &app->locks[app->n_locks++];
+}
+
 wf_status wf__run_lock_file(wf_run_app *app, const char *path) {
     bool twice = false; /* this command would wait for itself */
     if (path == NULL) return WF_OK;
@@ -41,11 +47,11 @@ wf_status wf__run_lock_file(wf_run_app *app, const char *path) {
     if (twice)
         return wf__run_fail(app, WF_ERR_USAGE,
                             "%s is named twice; give each output a name of its own", path);
-    return wf_lock_file(app->ctx, path, &app->locks[app->n_locks++]);
+    return wf_lock_file(app->ctx, path, next_lock(app));
 }
 
 wf_status wf__run_lock_folder(wf_run_app *app, const char *folder) {
-    return wf_lock_folder(app->ctx, folder, &app->locks[app->n_locks++]);
+    return wf_lock_folder(app->ctx, folder, next_lock(app));
 }
 
 bool wf__run_zoo_is_done(const char *path) {

@@ -63,11 +63,16 @@ expect "a command that ranks do not share" 0 "one rank does all of weft zoo head
 
 # --- training, sampling, evaluation: whole runs of 1, 2 and 3 ranks
 cat >body.py <<'END'
-import struct, sys
+import glob, os, struct, sys
 def body(path):  # headers say how long it took
     data = open(path, "rb").read()
     return data[8 + struct.unpack("<Q", data[:8])[0]:]
-sys.exit(0 if body(sys.argv[1]) == body(sys.argv[2]) else "other tensors")
+def bodies(path):  # of a file, or of all in a folder
+    if not os.path.isdir(path): return body(path)
+    names = glob.glob("**/*.safetensors", root_dir=path, recursive=True)
+    return {name: body(os.path.join(path, name)) for name in names}
+a, b = bodies(sys.argv[1]), bodies(sys.argv[2])
+sys.exit(0 if a and a == b else "other tensors")
 END
 quick="--set train.batch=96 --set train.updates=24 --set train.validations=3 --set eval.subsets=4"
 # same_run NAME N FOLDER OPTION...: N ranks make the networks, losses, samples and scores of FOLDER.
@@ -78,9 +83,7 @@ same_run() {
     ranks "$many" run "$recipe" -o run "$@" >run.out 2>run.err
     code=$?
     check "$label: ends well: $(tail -n 1 run.err)" test $code -eq 0
-    for file in zoo held-out flow nets nets-direct; do
-        check "$label: $file" python3 body.py "$alone/$file.safetensors" "run/$file.safetensors"
-    done
+    check "$label: collections, flow, networks" python3 body.py "$alone" run
     check "$label: scores" cmp "$alone/eval.json" run/eval.json
     sed 's/"seconds".*//' "$alone/flow.safetensors.log.jsonl" >log.alone
     sed 's/"seconds".*//' run/flow.safetensors.log.jsonl >log.run
@@ -94,6 +97,19 @@ same_run "muon, 3 ranks" 3 muon $quick --set train.optimizer=muon --set train.em
 check "the collection's scores are kept beside it" test -e run/zoo.safetensors.cloud.safetensors
 expect "a finished run is done" 0 "report: done before" ranks 2 run "$recipe" -o run $quick \
     --set train.optimizer=muon --set train.ema=0.9
+# A manifest: two collections, and networks between them.
+cp "$recipe" ends-0.conf
+sed 's/^name = .*/&\nseed = 4\nnoise = 0.3/' "$recipe" >ends-1.conf
+printf '[ends-%d]\nrecipe = ends-%d.conf\ncond = %d\n' 0 0 0 1 1 1 >ends.manifest
+sed -n '/^\[model\]/,$p' "$recipe" | sed 's/^\[model\]/[zoo]\nmanifest = ends.manifest\n&\ncond = mlp/
+    s/^count = .*/&\nconds = 0,0.5,1/' >ends.conf
+# shellcheck disable=SC2086
+"$weft" run ends.conf -o ends -q $quick >/dev/null 2>&1
+tiny=$recipe recipe=ends.conf
+# shellcheck disable=SC2086
+same_run "two collections, 3 ranks" 3 ends $quick
+recipe=$tiny
+
 # Every field; gmn with conditions. Some networks are for validation. Three ranks do not divide the
 # batch.
 for field in mlp dit dwf; do

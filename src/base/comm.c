@@ -301,11 +301,15 @@ wf_status wf_from_rank_0(wf_ctx *ctx, wf_status status) {
     return wf_fail(ctx, (wf_status)code, "%s", sentence);
 }
 
-wf_status wf_rank_0_does(wf_ctx *ctx, const char *path,
-                         wf_status (*change)(wf_ctx *ctx, const char *path)) {
+wf_status wf_rank_0_does(wf_ctx *ctx, wf_status (*work)(wf_ctx *ctx, void *user), void *user) {
     bool together = wf_writes_together(ctx);
+    wf_status status = WF_OK;
     if (together) WF_TRY(wf_barrier(ctx));
-    wf_status status = wf_writes_files(ctx) ? change(ctx, path) : WF_OK;
+    if (wf_writes_files(ctx)) {
+        bool alone = wf_work_alone(ctx, true);
+        status = work(ctx, user);
+        wf_work_alone(ctx, alone);
+    }
     return together ? wf_from_rank_0(ctx, status) : status;
 }
 

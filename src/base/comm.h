@@ -45,9 +45,8 @@ wf_status wf_agree(wf_ctx *ctx, wf_status mine);
 wf_status wf_agree_rows(wf_ctx *ctx, wf_status mine, void *rows, size_t row_bytes, size_t count);
 /* Rank 0's status for all, with its sentence. */
 wf_status wf_from_rank_0(wf_ctx *ctx, wf_status status);
-/* When all ranks are here, rank 0 calls `change`; its status for all. */
-wf_status wf_rank_0_does(wf_ctx *ctx, const char *path,
-                         wf_status (*change)(wf_ctx *ctx, const char *path));
+/* When all ranks are here, rank 0 does `work` alone; its status for all. */
+wf_status wf_rank_0_does(wf_ctx *ctx, wf_status (*work)(wf_ctx *ctx, void *user), void *user);
 /* Fails where ranks have different texts: "rank 2 on node3 has another WHAT than rank 0 on node1
  * (b, a)". */
 wf_status wf_same(wf_ctx *ctx, const char *what, const char *text);

@@ -546,7 +546,14 @@ wf_status wf_writer_target(wf_ctx *ctx, const char *path, char out[4096]) {
     return WF_OK;
 }
 
-static wf_status open_sibling(wf_ctx *ctx, const char *path, wf_writer *out) {
+typedef struct opening {
+    const char *path;
+    wf_writer *out;
+} opening;
+
+static wf_status open_sibling(wf_ctx *ctx, void *opening_) {
+    const char *path = ((opening *)opening_)->path;
+    wf_writer *out = ((opening *)opening_)->out;
     mode_t mode;
     WF_TRY(find_target(ctx, path, out, &mode));
     int fd;
@@ -576,12 +583,9 @@ wf_status wf_writer_open(wf_ctx *ctx, const char *path, wf_writer *out) {
     out->unsynced = 0;
     out->path[0] = out->temporary[0] = '\0';
     out->shared = NULL;
-    if (!wf_writes_together(ctx))
-        return wf_writes_files(ctx) ? open_sibling(ctx, path, out) : WF_OK;
-    WF_TRY(wf_barrier(ctx));
-    wf_status status = wf_ctx_rank(ctx) == 0 ? open_sibling(ctx, path, out) : WF_OK;
-    WF_TRY(wf_from_rank_0(ctx, status));
-    out->shared = ctx;
+    bool together = wf_writes_together(ctx);
+    WF_TRY(wf_rank_0_does(ctx, open_sibling, &(opening){path, out}));
+    if (together) out->shared = ctx;
     return WF_OK;
 }
 
@@ -708,7 +712,8 @@ static wf_status make_one_folder(wf_ctx *ctx, const char *path) {
     return wf_fail_errno(ctx, WF_ERR_DISK, "%s: the folder cannot be made", path);
 }
 
-static wf_status make_folders(wf_ctx *ctx, const char *path) {
+static wf_status make_folders(wf_ctx *ctx, void *path_) {
+    const char *path = path_;
     char part[4096];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof part)
@@ -724,7 +729,7 @@ static wf_status make_folders(wf_ctx *ctx, const char *path) {
 }
 
 wf_status wf_make_folder(wf_ctx *ctx, const char *path) {
-    return wf_rank_0_does(ctx, path, make_folders);
+    return wf_rank_0_does(ctx, make_folders, (void *)(uintptr_t)path);
 }
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk) {
@@ -732,9 +737,12 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return remove(path);
 }
 
-static wf_status remove_all(wf_ctx *ctx, const char *path) {
+static wf_status remove_all(wf_ctx *ctx, void *path_) {
+    const char *path = path_;
     if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return WF_OK;
     return wf_fail_errno(ctx, WF_ERR_DISK, "%s cannot be removed", path);
 }
 
-wf_status wf_remove(wf_ctx *ctx, const char *path) { return wf_rank_0_does(ctx, path, remove_all); }
+wf_status wf_remove(wf_ctx *ctx, const char *path) {
+    return wf_rank_0_does(ctx, remove_all, (void *)(uintptr_t)path);
+}

@@ -26,21 +26,20 @@
 
 /* --- the loop on the CPU ---------------------------------------------------------------------- */
 
-/* Rank 0 writes it, for all. */
+static wf_status store(wf_ctx *ctx, void *tr_) {
+    const wf_trainer *tr = tr_;
+    wf_fit_state state = tr->state;
+    state.seconds = wf__trainer_seconds(tr);
+    wf_stop_saves(ctx, wf_ctx_seconds(ctx) - tr->last_save);
+    wf_status status = wf__trainer_store(tr, ctx, &state);
+    wf_stop_saves(ctx, 0);
+    return status;
+}
+
 static wf_status save(wf_trainer *tr) {
     WF_TRY(wf_optim_collect(tr->ctx, tr->optim));
     wf__trainer_fill_best(tr);
-    wf_fit_state state = tr->state;
-    state.seconds = wf__trainer_seconds(tr);
-    wf_status status = WF_OK;
-    if (wf_ctx_rank(tr->ctx) == 0) {
-        bool alone = wf_work_alone(tr->ctx, true);
-        wf_stop_saves(tr->ctx, wf_ctx_seconds(tr->ctx) - tr->last_save);
-        status = wf__trainer_store(tr, tr->ctx, &state);
-        wf_stop_saves(tr->ctx, 0);
-        wf_work_alone(tr->ctx, alone);
-    }
-    status = wf_from_rank_0(tr->ctx, status);
+    wf_status status = wf_rank_0_does(tr->ctx, store, tr);
     tr->gave_up = status == WF_ERR_INTERRUPTED;
     WF_TRY(status);
     tr->saved = true;

@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef wf_run_job run;
 
@@ -93,31 +92,34 @@ static wf_status copy_file(wf_ctx *ctx, const char *from, const char *to) {
     return status;
 }
 
+typedef struct flow_copy {
+    const run *r;
+    const char *from;
+} flow_copy;
+
 /* The log first: a flow without its log would go on with half of one. */
-static wf_status take_flow(run *r, const char *flow) {
+static wf_status take_flow(wf_ctx *ctx, void *copy_) {
+    const flow_copy *copy = copy_;
     char log[WF_RUN_PATH];
-    int length = snprintf(log, sizeof log, "%s.log.jsonl", flow);
+    int length = snprintf(log, sizeof log, "%s.log.jsonl", copy->from);
     if (length < (int)sizeof log && wf_file_exists(log))
-        WF_TRY(copy_file(r->app->ctx, log, r->paths.log));
-    return copy_file(r->app->ctx, flow, r->paths.flow);
+        WF_TRY(copy_file(ctx, log, copy->r->paths.log));
+    return copy_file(ctx, copy->from, copy->r->paths.flow);
 }
 
 /* Fits the generator, or takes over the flow that the recipe was written for. One of other settings
  * is refused by the fit, which then begins anew. */
 static wf_status fit_or_take(run *r, const wf_source *source) {
     wf_ctx *ctx = r->app->ctx;
-    bool first = wf_ctx_rank(ctx) == 0;
     char flow[WF_RUN_PATH];
     bool take = flow_beside_recipe(r, flow);
     WF_TRY(wf_ctx_decide(ctx, &take));
-    if (take) WF_TRY(wf_from_rank_0(ctx, first ? take_flow(r, flow) : WF_OK));
+    if (take) WF_TRY(wf_rank_0_does(ctx, take_flow, &(flow_copy){r, flow}));
     wf_status status = wf__run_fit(r->app, &r->recipe, source, 1, r->paths.flow);
     if (take && status == WF_OK) wf__run_say(r->app, "training: that of %s", flow);
     if (!take || (status != WF_ERR_USAGE && status != WF_ERR_INPUT)) return status;
-    if (first) {
-        unlink(r->paths.flow);
-        unlink(r->paths.log);
-    }
+    WF_TRY(wf_remove(ctx, r->paths.flow));
+    WF_TRY(wf_remove(ctx, r->paths.log));
     return wf__run_fit(r->app, &r->recipe, source, 1, r->paths.flow);
 }
 

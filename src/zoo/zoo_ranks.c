@@ -64,6 +64,17 @@ done:
     return status;
 }
 
+typedef struct merging {
+    zoo_collection *all;
+    size_t *dropped;
+} merging;
+
+static wf_status merge(wf_ctx *ctx, void *merging_) {
+    const merging *m = merging_;
+    return m->all->stands > 0 ? wf__zoo_train_here(ctx, m->all, m->dropped)
+                              : wf__zoo_merge(ctx, m->all, m->dropped);
+}
+
 wf_status wf__zoo_train_together(wf_ctx *ctx, zoo_collection *all, wf_status status,
                                  size_t *dropped) {
     WF_TRY(wf_agree(ctx, status));
@@ -82,12 +93,6 @@ wf_status wf__zoo_train_together(wf_ctx *ctx, zoo_collection *all, wf_status sta
         WF_TRY(status);
         WF_TRY(take_others(ctx, all, before));
     }
-    if (wf_ctx_rank(ctx) == 0) {
-        bool alone = wf_work_alone(ctx, true);
-        if (all->stands > 0) status = wf__zoo_train_here(ctx, all, dropped);
-        else status = wf__zoo_merge(ctx, all, dropped);
-        wf_work_alone(ctx, alone);
-    }
-    WF_TRY(wf_from_rank_0(ctx, status));
+    WF_TRY(wf_rank_0_does(ctx, merge, &(merging){all, dropped}));
     return wf_broadcast(ctx, dropped, sizeof *dropped);
 }

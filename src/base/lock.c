@@ -171,15 +171,40 @@ static void sweep_folder(sweep at) {
 
 /* --- taking and giving back ------------------------------------------------------------------- */
 
-static wf_status lock_take(wf_ctx *ctx, const char *path, bool folder, wf_lock *lock) {
+typedef struct wanted_lock {
+    const char *path;
+    bool folder;
+    wf_lock *lock;
+} wanted_lock;
+
+static wf_status find_mark(wf_ctx *ctx, const wanted_lock *wanted, char target[max_path]) {
+    if (wanted->folder) return mark_of_folder(ctx, wanted->path, wanted->lock->path);
+    return mark_of_file(ctx, wanted->path, target, wanted->lock->path);
+}
+
+static wf_status lock_take(wf_ctx *ctx, void *wanted_) {
+    const wanted_lock *wanted = wanted_;
     char target[max_path];
-    WF_TRY(folder ? mark_of_folder(ctx, path, lock->path)
-                  : mark_of_file(ctx, path, target, lock->path));
-    if (lock->path[0] == '\0') return WF_OK;
-    WF_TRY(take(ctx, path, lock));
-    if (folder) sweep_folder((sweep){path, 0});
+    WF_TRY(find_mark(ctx, wanted, target));
+    if (wanted->lock->path[0] == '\0') return WF_OK;
+    WF_TRY(take(ctx, wanted->path, wanted->lock));
+    if (wanted->folder) sweep_folder((sweep){wanted->path, 0});
     else wf_remove_dead_siblings_of(target);
     return WF_OK;
+}
+
+/* The ranks read what rank 0 writes: all must see its mark. */
+static wf_status see_mark(wf_ctx *ctx, const wanted_lock *wanted) {
+    if (wf_ctx_ranks(ctx) == 1) return WF_OK;
+    char target[max_path];
+    wf_status status = find_mark(ctx, wanted, target);
+    const char *mark = wanted->lock->path;
+    if (status == WF_OK && mark[0] != '\0' && !wf_file_exists(mark))
+        status = wf_fail(ctx, WF_ERR_INPUT,
+                         "%s is in another folder here than on rank 0 (%s); give one that all "
+                         "hosts share",
+                         wanted->path, wf_comm_host(wf__ctx_comm(ctx), 0));
+    return wf_agree(ctx, status);
 }
 
 /* Rank 0 holds the lock for all ranks. */
@@ -188,9 +213,9 @@ static wf_status lock_create(wf_ctx *ctx, const char *path, bool folder, wf_lock
     *out = NULL;
     WF_TRY(wf_alloc(ctx, 1, sizeof *lock, path, &lock));
     lock->fd = -1;
-    bool together = wf_writes_together(ctx);
-    wf_status status = wf_writes_files(ctx) ? lock_take(ctx, path, folder, lock) : WF_OK;
-    if (together) status = wf_from_rank_0(ctx, status);
+    wanted_lock wanted = {path, folder, lock};
+    wf_status status = wf_rank_0_does(ctx, lock_take, &wanted);
+    if (status == WF_OK) status = see_mark(ctx, &wanted);
     if (status == WF_OK) *out = lock;
     else wf_lock_free(lock);
     return status;

@@ -200,13 +200,21 @@ ranks 3 train "$recipe" $long --set train.updates=30 --set train.schedule_update
 check "10 updates of 2 ranks, 10 of 1, 10 of 3: as 30 of one" python3 body.py whole.safetensors \
     part.safetensors
 
+# --- the recipe beside a flow
+expect "2 ranks take over the flow beside a recipe" 0 "training: that of part.safetensors" ranks 2 \
+    run part.safetensors.recipe.conf -o taken --set eval.subsets=4
+check "it is that flow" cmp part.safetensors taken/flow.safetensors
+
 # --- different files
 mkdir here there
 cp zoo.safetensors here/zoo.safetensors
 cp two.safetensors there/zoo.safetensors
 expect "ranks with different files" 3 "zoo.safetensors is another here than on rank 0" timeout 60 \
-    mpirun -n 1 -wdir "$PWD/here" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors : \
-    -n 1 -wdir "$PWD/there" "$weft" train "$recipe" -z zoo.safetensors -o flow.safetensors
+    mpirun -n 1 -wdir "$PWD/here" "$weft" train "$recipe" -z zoo.safetensors -o ../flow.safetensors : \
+    -n 1 -wdir "$PWD/there" "$weft" train "$recipe" -z zoo.safetensors -o ../flow.safetensors
+expect "a folder that hosts do not share" 3 "x.safetensors is in another folder here than on rank 0" \
+    timeout 60 mpirun -n 1 -wdir "$PWD/here" "$weft" zoo train "$recipe" -o x.safetensors : \
+    -n 1 -wdir "$PWD/there" "$weft" zoo train "$recipe" -o x.safetensors
 
 # --- a network file system
 # A sanitizer must be the first library of a process.

@@ -34,7 +34,6 @@ enum {
     yield_us = 2000,        /* from here on it naps between two looks */
     tick_ms = 20,
     beat_ms = 2000,
-    silent_ms = 6000,    /* a rank that sends nothing for so long is not waited for at the end */
     stuck_ms = 7000,     /* from a failure to the end of a rank that does not react */
     farewell_ms = 10000, /* that a failed rank waits for the others */
     pause_ms = 1000      /* a longer pause of the watcher counts as one: its process was stopped */
@@ -316,15 +315,17 @@ wf_status wf__mpi_join(wf_comm *comm, char sentence[WF_COMM_SENTENCE]) {
     return prepare(comm, sentence);
 }
 
-/* Under the lock. Have all said farewell? waits: some have not that may still do so. */
+/* Under the lock. Have all said farewell? waits: some have not that may still do so; a rank that
+ * sends nothing for most of the time-out will not. */
 static bool all_left(const wf_comm *comm, bool *waits) {
     const wf_mpi *mpi = comm->mpi;
+    double silent = mpi->timeout > 8 ? 0.75 * mpi->timeout : 6;
     bool all = true;
     *waits = false;
     for (int r = 0; r < (comm->rank == 0 ? comm->size : 1); r++) {
         if (r == comm->rank || mpi->left[r]) continue;
         all = false;
-        *waits |= mpi->watched - mpi->heard[r] < 1e-3 * silent_ms;
+        *waits |= mpi->watched - mpi->heard[r] < silent;
     }
     return all;
 }

@@ -148,13 +148,16 @@ static wf_status read_over(comparison *c) {
     for (int i = 0; i < c->n_runs; i++) {
         char *end;
         const char *text = setting(&c->runs[i], c->over);
+        if (text[0] == '\0')
+            return wf__run_fail(c->app, WF_ERR_USAGE,
+                                "--over %s: the run %s has no such setting; weft help recipe lists "
+                                "them",
+                                c->over, c->runs[i].name);
         c->runs[i].at = strtod(text, &end);
         if (end == text || *end != '\0' || !isfinite(c->runs[i].at))
-            return wf__run_fail(
-                c->app, WF_ERR_USAGE,
-                "--over %s: \"%s\" in the run %s is no number; weft help recipe lists "
-                "the settings",
-                c->over, text, c->runs[i].name);
+            return wf__run_fail(c->app, WF_ERR_USAGE,
+                                "--over %s: \"%s\" in the run %s is no number", c->over, text,
+                                c->runs[i].name);
     }
     qsort(c->runs, (size_t)c->n_runs, sizeof *c->runs, by_setting);
     return WF_OK;

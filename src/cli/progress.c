@@ -10,12 +10,12 @@
 static const double plain_interval = 5;
 static const double worth_telling = 1; /* stages that end sooner leave no line */
 
-/* Of what is done since the first report where an earlier call had done some of it. */
+/* Since the first report, so that what an earlier call had done does not count; but a first report
+ * that came late says little of the time that the work takes. */
 static double rate_of(const wf_run_progress *state, const wf_progress *progress) {
-    bool resumed = state->first_done > 0;
     double done = progress->done - state->first_done;
     double seconds = progress->seconds - state->first_seconds;
-    if (resumed && done > 0 && seconds > 0) return done / seconds;
+    if (done > 0 && seconds > 0.5 * progress->seconds) return done / seconds;
     return progress->seconds > 0 ? progress->done / progress->seconds : 0;
 }
 

@@ -47,7 +47,9 @@ expect unfinished 0 "empty has no results yet" "$weft" compare limit-20 empty
 expect nothing 3 "none of the folders" "$weft" compare empty
 expect no-runs 2 "RUN..." "$weft" compare
 expect over-text 2 "train.optimizer" "$weft" compare limit-20 limit-40 --over train.optimizer
-expect over-unknown 2 "is no number" "$weft" compare limit-20 --over train.nothing
+expect over-text 2 "\"muon\" in the run limit-20 is no number" "$weft" compare limit-20 \
+    --over train.optimizer
+expect over-unknown 2 "the run limit-20 has no such setting" "$weft" compare limit-20 --over train.nothing
 expect beside-alone 2 "--beside needs --over" "$weft" compare limit-20 --beside beside.json
 echo '{"series": [{"rows": [{"name": "x", "n": 5}]}]}' >bad.json
 expect beside-bad 3 "needs at, name and n" "$weft" compare limit-20 --over train.limit \

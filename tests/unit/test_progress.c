@@ -36,11 +36,13 @@ static void late_first_report(void **state) {
     (void)state;
     char line[256];
     wf_run_app app = {.ctx = NULL};
-    wf_progress begun = at(0, 5.9999, false), end = at(300, 6, true);
-    report(&app, &begun, line, sizeof line);
-    assert_string_equal(line, "testing: 0 of 300 networks (0 %), 0/s\n");
-    report(&app, &end, line, sizeof line);
-    assert_string_equal(line, "testing: 300 networks in 6.0 s, 50/s\n");
+    wf_progress begun[] = {at(0, 5.9999, false), at(30, 5.9999, false)}, end = at(300, 6, true);
+    for (int i = 0; i < 2; i++) {
+        report(&app, &begun[i], line, sizeof line);
+        assert_memory_equal(line, i == 0 ? "testing: 0 of" : "testing: 30 of", 13);
+        report(&app, &end, line, sizeof line);
+        assert_string_equal(line, "testing: 300 networks in 6.0 s, 50/s\n");
+    }
 }
 
 /* What an earlier call had done took none of this one's time. */

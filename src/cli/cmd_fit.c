@@ -160,6 +160,7 @@ static wf_status look_around(fitting *f, bool *found) {
     WF_TRY(wf__run_recipe_open(app, f->recipe_path, &f->recipe));
     WF_TRY(wf_flow_open(app->ctx, f->out, &flow));
     size_t done = wf_flow_position(flow), of = f->recipe.fit.updates;
+    size_t made = wf_flow_updates(flow); /* fewer where the schedule was shortened */
     wf_flow_free(flow);
     bool same;
     WF_TRY(same_collection(f, &same));
@@ -171,8 +172,8 @@ static wf_status look_around(fitting *f, bool *found) {
     if (done >= of)
         wf__run_say(app, "%s: done before, as %s says; --force fits anew", f->out, f->recipe_path);
     else
-        wf__run_say(app, "%s: goes on from update %zu of %zu, as %s says", f->out, done, of,
-                    f->recipe_path);
+        wf__run_say(app, "%s: goes on from update %zu of %s%zu, as %s says", f->out, made,
+                    made == done ? "" : "at most ", of - done + made, f->recipe_path);
     return WF_OK;
 }
 

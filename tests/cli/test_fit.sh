@@ -83,7 +83,7 @@ check "the seed is in the recipe" grep -q "^seed = 5" flow.safetensors.recipe.co
 expect foreign 2 "is there already" "$weft" fit zoo.safetensors -o again.nets.safetensors
 
 # Broken off, the same command goes on with the same plan and ends where it would have.
-"$weft" fit zoo.safetensors -m 0.2 -o long.safetensors -q >/dev/null 2>&1 &
+"$weft" fit zoo.safetensors -m 0.2 -o long.safetensors -q >/dev/null 2>stopped &
 process=$!
 wait_for test -s long.safetensors.log.jsonl
 # Meanwhile nobody else plans for this flow, or removes it.
@@ -99,7 +99,8 @@ check interrupted test $? = 130
 check "a checkpoint is kept" test -s long.safetensors
 before=$(cksum <long.safetensors.recipe.conf)
 "$weft" fit zoo.safetensors -m 0.2 -o long.safetensors --json >long.json 2>said
-check "goes on" grep -q "goes on from update" said
+made=$(sed -n 's/.*interrupted after update \([0-9]*\);.*/\1/p' stopped)
+check "goes on from the update that was the last" grep -q "goes on from update ${made:-?} of" said
 check "with the same recipe" test "$(cksum <long.safetensors.recipe.conf)" = "$before"
 expect "to its end" 0 "done before" "$weft" fit zoo.safetensors -m 0.2 -o long.safetensors
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
@@ -26,6 +28,11 @@ def test_a_flow_in_a_folder(flow, table, tmp_path):
     assert "| generated | 10 |" in card and "updates = 100" in card
     pictures = list((tmp_path / "spirals-flow" / "pictures").glob("*.svg"))
     assert pictures and all(f"pictures/{p.name}" in card for p in pictures)
+    for picture in pictures:
+        assert xml.etree.ElementTree.parse(picture).getroot().tag.endswith("svg")
+    plots = re.findall(r"^!\[(.+)\]\((.+)\)$", card, re.M)  # the others are keys, within a line
+    assert ("Score against WCS", "pictures/2.svg") in plots and len(plots) >= 4
+    assert re.search(r"### Every network as a point\n\n.*\) reference · .*\) generated", card)
     assert "updates = 100" in (tmp_path / "spirals-flow" / "recipe.conf").read_text()
     config = json.loads((tmp_path / "spirals-flow" / "config.json").read_text())
     assert config["weft"] == "flow" and config["updates"] == 100

@@ -5,6 +5,7 @@ Folders need no account and no network; `push_to_hub` uploads one."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -36,21 +37,48 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _pictures(evaluation: Evaluation | None, folder: Path) -> list[str]:
-    """The plots of the report as files of their own."""
-    if evaluation is None:
-        return []
+# What a card takes of a report: headings of its sections, keys of its plots, the plots.
+PARTS = re.compile(
+    r"<h2>(?P<title>.*?)</h2>"
+    r"|<span>(?P<key><svg class=\"key\".*?</svg>)(?P<means>.*?)</span>"
+    r"|(?P<plot><svg [^>]*role=\"img\" aria-label=\"(?P<shows>.*?)\".*?</svg>)",
+    re.S,
+)
+
+
+def _picture(svg: str, style: str, name: str, folder: Path) -> str:
+    """Writes a picture of the page as a file of its own; its name in the card."""
+    size = ' width="12" height="12"' if 'class="key"' in svg else ""
+    head, rest = svg.split(">", 1)
+    (folder / "pictures").mkdir(exist_ok=True)
+    path = f"pictures/{name}.svg"
+    write_text(folder / path, f'{head} xmlns="http://www.w3.org/2000/svg"{size}>{style}{rest}')
+    return path
+
+
+def _plots(evaluation: Evaluation, folder: Path) -> list[str]:
+    """The plots of the report as paragraphs of a card, with headings and keys; their pictures are
+    written as files."""
     page = evaluation.html()
     style = "".join(re.findall(r"<style>.*?</style>", page, re.S)[:1])
-    names = []
-    for number, svg in enumerate(re.findall(r"<svg\b.*?</svg>", page, re.S)):
-        head, rest = svg.split(">", 1)
-        if "xmlns" not in head:
-            head += ' xmlns="http://www.w3.org/2000/svg"'
-        names.append(f"pictures/{number + 1}.svg")
-        (folder / "pictures").mkdir(exist_ok=True)
-        write_text(folder / names[-1], f"{head}>{style}{rest}")
-    return names
+    paragraphs: list[str] = []
+    keys: list[str] = []
+    title, plots, marks = "", 0, 0
+    for part in PARTS.finditer(page):
+        if part["title"]:
+            title, keys = html.unescape(part["title"]), []
+        elif part["key"]:
+            marks += 1
+            mark = _picture(part["key"], style, f"key-{marks}", folder)
+            keys.append(f"![]({mark}) {html.unescape(part['means'])}")
+        else:
+            paragraphs += [f"### {title}"] if title else []
+            paragraphs += [" · ".join(keys)] if keys else []
+            title, keys = "", []
+            plots += 1
+            plot = _picture(part["plot"], style, str(plots), folder)
+            paragraphs.append(f"![{html.unescape(part['shows'])}]({plot})")
+    return paragraphs
 
 
 def _recipe_text(sections: Mapping[str, Mapping[str, Any]]) -> str:
@@ -72,7 +100,7 @@ def _card(
     about: str,
     use: str,
     evaluation: Evaluation | None,
-    pictures: list[str],
+    plots: list[str],
     recipe: str,
     license_name: str,
 ) -> str:
@@ -87,7 +115,7 @@ def _card(
     if evaluation is not None:
         parts += ["## Evaluation", evaluation.to_markdown()]
         parts += [evaluation.notes] if evaluation.notes else []
-        parts += [f"![plot {n + 1}]({name})" for n, name in enumerate(pictures)]
+        parts += plots
     if recipe:
         parts += ["## Recipe", "```ini\n" + recipe.strip() + "\n```"]
     return "\n\n".join(parts) + "\n"
@@ -171,7 +199,7 @@ class OnHub:
             description or contents.about,
             contents.use.replace("{name}", name),
             evaluation,
-            _pictures(evaluation, target),
+            _plots(evaluation, target) if evaluation is not None else [],
             contents.recipe,
             license,
         )

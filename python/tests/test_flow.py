@@ -186,8 +186,13 @@ def test_collections_in_memory(zoo):
 def test_bad_calls(zoo, flow, tmp_path):
     with pytest.raises(weft.UsageError, match="gmn"):
         weft.fit(zoo, generator="gnm")
-    with pytest.raises(weft.UsageError, match="updates"):
-        weft.fit(zoo, updats=10)
+    for wrong, near in ({"updats": 10}, "updates"), ({"nodes": 8}, "node"):
+        with pytest.raises(weft.UsageError, match=f'did you mean "{near}"'):
+            weft.fit(zoo, **wrong)
+    with pytest.raises(weft.UsageError, match=r'node"; .* weft.settings\("model", "mlp"\) list'):
+        weft.fit(zoo, generator="mlp", node=8)
+    with pytest.raises(weft.UsageError, match="no generator of the name mpl has settings"):
+        weft.settings("model", "mpl")
     with pytest.raises(weft.UsageError, match="solver"):
         flow.sample(1, solver="rk5")
     with pytest.raises(weft.UsageError, match="at least one"):

@@ -10,7 +10,7 @@ from ._evaluate import advise
 from ._generator import DEFAULT, Flow, Zoos, conditions, generators, sources_of
 from ._lib import lib, text
 from ._memory import TemporaryFolder
-from ._options import Options, as_json, keys
+from ._options import Options, as_json, keys, nearest
 from .arch import ArchLike, arch_of
 from .context import answer, current
 from .data import DataLike, data_of
@@ -112,8 +112,14 @@ def _split_settings(
     """Keywords by table: [model] of the generator's kind and [train]. `seed` is of both."""
     of_model = known_settings(generator)
     of_train = keys(lib.wf_fit_settings())
+    for key in settings:
+        if key not in of_model | of_train:
+            near = nearest(key, of_model | of_train)
+            listed = f'weft.settings("train") and weft.settings("model", "{generator}") list them'
+            how = f'did you mean "{near}"?' if near else listed
+            raise UsageError(f'weft.fit of {generator} has no setting "{key}"; {how}')
     model = {key: value for key, value in settings.items() if key in of_model}
-    train = {k: value for k, value in settings.items() if k in of_train or k not in of_model}
+    train = {key: value for key, value in settings.items() if key in of_train}
     return model, train
 
 

@@ -103,6 +103,7 @@ _PROTOTYPES = {
     "wf_settings_create": "ippsp",
     "wf_settings_describe": "ippp",
     "wf_settings_json": "ppp",
+    "wf_nearest_name": "ssp",
     # flow.h, field.h, generator.h
     "wf_fit_settings": "p",
     "wf_field_settings": "p",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
-from ._lib import lib
+from ._lib import from_text, lib, text
 from .context import answer, current
 from .errors import UsageError
 
@@ -68,20 +68,33 @@ def keys(rows: int) -> set[str]:
     return {row["key"] for row in describe(rows)}
 
 
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """The name that `word` probably misspells."""
+    array = [*map(text, sorted(names)), None]
+    found = lib.wf_nearest_name(text(word), (ctypes.c_char_p * len(array))(*array))
+    return from_text(found) or None
+
+
 def describe(rows: int) -> list[dict[str, Any]]:
     """The settings of a table."""
     found: list[dict[str, Any]] = answer(lib.wf_settings_describe, rows)
     return found
 
 
-def settings(section: str) -> list[dict[str, Any]]:
+def settings(section: str, generator: str = "gmn") -> list[dict[str, Any]]:
     """What can be set in a section of a recipe, and so by keyword: key, type, default, allowed,
-    help.
+    help. Section model is that of a generator.
 
     >>> import weft
     >>> next(row for row in weft.settings("sample") if row["key"] == "solver")["default"]
     'dopri5'
+    >>> [row["key"] for row in weft.settings("model", generator="mlp")][:2]
+    ['width', 'blocks']
     """
     if section not in TABLES:
         raise UsageError(f"there are no settings {section}; sections are {', '.join(TABLES)}")
-    return describe(getattr(lib, TABLES[section])())
+    named = section == "model" and generator != "gmn"
+    rows = lib.wf_generator_settings(text(generator)) if named else getattr(lib, TABLES[section])()
+    if not rows:
+        raise UsageError(f"no generator of the name {generator} has settings")
+    return describe(rows)

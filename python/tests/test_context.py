@@ -94,13 +94,13 @@ def test_ctrl_c_again_and_again():
     code = """
 ended = 0
 def press():
-    while ended < 20:
+    while ended < 40:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.003)
 def fit():
     weft.fit(zoo, updates=10**6, node=16, edge=16, time=16, blocks=2, batch=8)
 keys = threading.Thread(target=press, daemon=True)
-while ended < 20:
+while ended < 40:
     try:
         keys.is_alive() or keys.start()
         fit()

@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import warnings
@@ -182,10 +183,8 @@ class Context:
         self, function: Callable[..., int], arguments: tuple[Any, ...], show: Display
     ) -> None:
         events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._reports.sink = lambda kind, value: events.put((kind, value))
-
+        outcome: list[int | BaseException] = []
         given_up = False
-        outcome: list[int | BaseException] = []  # Ctrl-C may take an event away, but not this
 
         def work() -> None:
             if given_up:
@@ -198,27 +197,32 @@ class Context:
 
         failure: BaseException | None = None
         worker = threading.Thread(target=work, name="weft", daemon=True)
-        try:
-            worker.start()
-            while not (outcome and events.empty()):
-                try:
-                    kind, value = events.get()
-                    if kind != "end" and failure is None:
-                        self._deliver(kind, value, show)
-                except BaseException as error:  # Ctrl-C, a fault of a callback: stop the work first
-                    if failure is None and isinstance(error, KeyboardInterrupt):
-                        print("stopping after this step; what is done is kept", file=sys.stderr)
-                    failure = failure or error
-                    lib.wf_interrupt(self._own)
-            worker.join()
-        except BaseException as error:  # Ctrl-C outside of the inner try, as when it comes again
-            given_up = True
-            self._stop(worker)
-            failure = failure or error
-            if not outcome:
-                raise
-        finally:
-            self._reports.sink = None
+        with _ctrl_c_calls(lambda: events.put(("ctrl-c", None))):
+            self._reports.sink = lambda kind, value: events.put((kind, value))
+            try:
+                worker.start()
+                while not (outcome and events.empty()):
+                    try:
+                        kind, value = events.get()
+                        if kind == "ctrl-c":
+                            raise KeyboardInterrupt
+                        if kind != "end" and failure is None:
+                            self._deliver(kind, value, show)
+                    except BaseException as error:  # also of a callback: stop the work first
+                        if failure is None and isinstance(error, KeyboardInterrupt):
+                            print("stopping after this step; what is done is kept", file=sys.stderr)
+                        failure = failure or error
+                        lib.wf_interrupt(self._own)
+                worker.join()
+            except BaseException as error:  # Ctrl-C under a handler that raises wherever it comes
+                given_up = True
+                self._stop(worker)
+                failure = failure or error
+                if not outcome:
+                    raise
+            finally:
+                self._reports.sink = None
+                lib.wf_interrupt_clear(self._own)
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
         self._finish(outcome[0], failure)
@@ -230,7 +234,6 @@ class Context:
             lib.wf_interrupt(self._own)
             with contextlib.suppress(KeyboardInterrupt):
                 worker.join()
-        lib.wf_interrupt_clear(self._own)
 
     def _run_here(
         self, function: Callable[..., int], arguments: tuple[Any, ...], show: Display
@@ -251,6 +254,7 @@ class Context:
             status = function(self._handle, *arguments)
         finally:
             self._reports.sink = None
+            lib.wf_interrupt_clear(self._handle)
         self._finish(status, failures[0] if failures else None)
 
     def _deliver(self, kind: str, value: Any, show: Display) -> None:
@@ -268,7 +272,6 @@ class Context:
         if failure is None:
             self._check(status)
             return
-        lib.wf_interrupt_clear(self._handle)
         if isinstance(failure, KeyboardInterrupt) and status:
             raise error_of(9, from_text(lib.wf_last_error(self._handle))) from None
         raise failure
@@ -285,6 +288,21 @@ class Context:
             yield
         finally:
             self._busy.release()
+
+
+@contextlib.contextmanager
+def _ctrl_c_calls(pressed: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `pressed`, where Python's own handler would raise KeyboardInterrupt between any
+    two instructions, those that wait for the end of the work too. Handlers of others stay."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: pressed())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 _local = threading.local()

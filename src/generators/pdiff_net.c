@@ -117,9 +117,9 @@ static wf_status vae_draw(wf_ctx *ctx, const void *self, wf_phase_draw *out) {
     (void)ctx;
     *out = (wf_phase_draw){.law = WF_PHASE_NOISY,
                            .rows = model->networks,
-                           .width = model->params,
-                           .padded = model->padded,
-                           .latent = model->options.latent,
+                           .width = (uint32_t)model->params,
+                           .padded = (uint32_t)model->padded,
+                           .latent = (uint32_t)model->options.latent,
                            .noise = (float)model->options.input_noise,
                            .latent_noise = (float)model->options.latent_noise};
     return WF_OK;
@@ -164,8 +164,8 @@ static wf_status ddpm_draw(wf_ctx *ctx, const void *self, wf_phase_draw *out) {
     (void)ctx;
     *out = (wf_phase_draw){.law = WF_PHASE_DIFFUSED,
                            .rows = model->latents,
-                           .width = model->options.latent,
-                           .steps = model->options.diffusion_steps,
+                           .width = (uint32_t)model->options.latent,
+                           .steps = (uint32_t)model->options.diffusion_steps,
                            .kept = model->kept};
     return WF_OK;
 }

@@ -51,11 +51,11 @@ typedef enum wf_phase_law {
 typedef struct wf_phase_draw {
     wf_phase_law law;
     const float *rows; /* (networks, width) what is drawn from; borrowed */
-    int width;
-    float noise;        /* NOISY: on rows; VIEWS: of factors */
-    int padded, latent; /* NOISY: numbers of a row with zeros behind it, and of a latent */
+    uint32_t width;
+    float noise;             /* NOISY: on rows; VIEWS: of factors */
+    uint32_t padded, latent; /* NOISY: numbers of a row with zeros behind it, and of a latent */
     float latent_noise;
-    int steps;             /* DIFFUSED */
+    uint32_t steps;        /* DIFFUSED */
     const double *kept;    /* [steps] share of the signal's variance; borrowed */
     const wf_graph *graph; /* VIEWS: second ones are relabelled as one of `copies` of a network */
     uint64_t view_seed;

@@ -258,7 +258,7 @@ static wf_status draw(wf_ctx *ctx, const void *self, wf_phase_draw *out) {
     size_t units = wf_graph_perm_size(graph), all = (size_t)model->options.relabellings;
     *out = (wf_phase_draw){.law = WF_PHASE_VIEWS,
                            .rows = model->networks,
-                           .width = (int)graph->n_params,
+                           .width = (uint32_t)graph->n_params,
                            .noise = (float)model->options.view_noise,
                            .graph = graph,
                            .view_seed = model->options.seed,

@@ -201,7 +201,7 @@ wf_status upload_draws(wf_ctx *ctx, wf_phase_cuda *p, const wf_phase_draw &from)
     }
     if (from.law == WF_PHASE_DIFFUSED) {
         std::vector<float> signal, spread; /* as ddpm_fill rounds them */
-        for (int s = 0; s < from.steps; s++) {
+        for (uint32_t s = 0; s < from.steps; s++) {
             signal.push_back((float)sqrt(from.kept[s]));
             spread.push_back((float)sqrt(1 - from.kept[s]));
         }
@@ -222,22 +222,12 @@ wf_status make_draws(wf_ctx *ctx, wf_phase_cuda *p, const wf_phase_cuda_desc *de
     wf_phase_gpu::draws *d = &p->draws;
     wf_phase_draw from = {};
     WF_TRY(desc->phase->draw(ctx, desc->model, &from));
-    d->law = from.law;
+    *(wf_phase_draw *)d = from;
     d->update = wf__optim_cuda_update(wf__updates_cuda_optim(p->updates));
     d->first = (uint32_t)desc->first;
     d->places = (uint32_t)desc->fit->batch;
     d->count = (uint32_t)desc->count;
     d->seed = desc->fit->seed;
-    d->width = (uint32_t)from.width;
-    d->padded = (uint32_t)from.padded;
-    d->latent = (uint32_t)from.latent;
-    d->noise = from.noise;
-    d->latent_noise = from.latent_noise;
-    d->steps = (uint32_t)from.steps;
-    d->copies = from.copies;
-    d->relabellings = from.relabellings;
-    d->units = from.units;
-    d->view_seed = from.view_seed;
     for (int i = 0; i < p->train.inputs; i++) {
         d->in[i] = p->train.in[i];
         d->ld[i] = (uint32_t)input_ld(&p->train, i);

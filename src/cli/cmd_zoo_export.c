@@ -112,8 +112,7 @@ static void file_name(const exporting *e, size_t index, char *out, size_t size) 
 
 /* The name of a network in the export's folder, without its ending. */
 typedef struct stem {
-    char text[128];
-    bool taken; /* by an earlier network of this export */
+    char text[192];
 } stem;
 
 static int compare_stems(const void *a_, const void *b_) {
@@ -122,19 +121,36 @@ static int compare_stems(const void *a_, const void *b_) {
     return order != 0 ? order : (a > b) - (a < b);
 }
 
+/* Of networks of one name all but the first get their number behind it. What comes out may be the
+ * name of another one. */
+static bool part_equals(const exporting *e, stem *stems, stem **sorted, bool *cut) {
+    bool equal = false;
+    qsort(sorted, e->n, sizeof *sorted, compare_stems);
+    for (size_t i = e->n; i-- > 1;) {
+        if (strcmp(sorted[i - 1]->text, sorted[i]->text) != 0) continue;
+        size_t length = strlen(sorted[i]->text);
+        wf_text text = {.start = sorted[i]->text, .size = sizeof(stem), .length = length};
+        *cut = !wf_text_add(&text, "-%zu", e->index[sorted[i] - stems]) || *cut;
+        equal = true;
+    }
+    return equal;
+}
+
 /* stems: [n], zeroed. */
 static wf_status name_all(const exporting *e, stem *stems) {
+    bool cut = false;
     stem **sorted = malloc(e->n * sizeof *sorted);
     if (sorted == NULL) return wf__run_fail(e->app, WF_ERR_MEMORY, "out of memory");
     for (size_t k = 0; k < e->n; k++) {
         file_name(e, e->index[k], stems[k].text, sizeof stems[k].text);
         sorted[k] = &stems[k];
     }
-    qsort(sorted, e->n, sizeof *sorted, compare_stems);
-    for (size_t i = 1; i < e->n; i++)
-        sorted[i]->taken = strcmp(sorted[i - 1]->text, sorted[i]->text) == 0;
+    while (!cut && part_equals(e, stems, sorted, &cut)) continue;
     free(sorted);
-    return WF_OK;
+    if (!cut) return WF_OK;
+    return wf__run_fail(e->app, WF_ERR_USAGE,
+                        "%s: its networks' names are too much alike for files",
+                        e->app->argument[0]);
 }
 
 static wf_status set_path(const exporting *e, size_t k, const stem *stems, char out[WF_RUN_PATH]) {
@@ -144,11 +160,9 @@ static wf_status set_path(const exporting *e, size_t k, const stem *stems, char 
         snprintf(out, WF_RUN_PATH, "%s", folder);
         return WF_OK;
     }
-    char name[192];
+    char name[256];
     wf_text text = wf_text_start(name, sizeof name);
-    wf_text_add(&text, "%s", stems[k].text);
-    if (stems[k].taken) wf_text_add(&text, "-%zu", e->index[k]);
-    wf_text_add(&text, ".%s", cli_text(app, "format"));
+    wf_text_add(&text, "%s.%s", stems[k].text, cli_text(app, "format"));
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/') length--;
     char bare[WF_RUN_PATH];

@@ -99,6 +99,15 @@ import json
 out = json.load(open("exported.json"))
 assert [n["name"] for n in out["networks"]] == ["net0.safetensors", "net1.safetensors", "net2.safetensors"]'
 expect export-there 2 "--force" "$weft" zoo export good.safetensors --all -o exported -q
+# Number 3 is called net0 as number 0 is, and number 4 is called net0-3.
+"$weft" zoo merge good.safetensors good.safetensors -o twice.safetensors -q >out 2>&1
+"$weft" zoo export twice.safetensors --all -o twice -q >out 2>&1
+"$weft" zoo import twice -a relu -o six.safetensors -q >out 2>&1
+"$weft" zoo subset six.safetensors -i 1 -o net0.safetensors -q >out 2>&1
+"$weft" zoo merge good.safetensors net0.safetensors six.safetensors -o alike.safetensors -q >out 2>&1
+check export-names-alike "$weft" zoo export alike.safetensors --all -o alike -q
+check "each network has its file" test "$(ls alike | wc -l)" = 10
+rm -r twice* alike*
 check export-best "$weft" zoo export zoo.safetensors --best 2 -o best --format pt -q
 check export-best-files test "$(ls best | wc -l)" = 2
 expect export-both 2 "one of --index" "$weft" zoo export zoo.safetensors --best 2 --all -o x -q

@@ -148,6 +148,7 @@ same_run "a batch of 2, 2 ranks" 2 few $quick --set train.batch=2
 expect "a flow that diverges ends all ranks" 1 "training diverged at update" ranks 3 train \
     "$recipe" --set train.lr=1000 --set train.weight_decay=1000 --set train.clip=0 \
     --set train.batch=96 -z zoo.safetensors -o wild.safetensors
+check "and names rank and host" grep -q "(rank [0-2] on $(hostname)) is" err
 check "and is told once" test "$(grep -c 'training diverged' err)" = 1
 check "a rank with numbers that are not finite is named" grep \
     -q "the [a-z' ]* (rank [0-2] on $(hostname)) is " err

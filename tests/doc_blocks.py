@@ -5,9 +5,9 @@ folder.
     tests/doc_blocks.py README.md docs/tutorial.md
 
 Blocks of one page share the folder and, in Python, their variables. Fences marked json, conf (part
-of a recipe) and manifest are read. Those marked text, those without a language and indented blocks
-are output, drawings or formulas: of the last two, one that begins like a command is a fault of the
-page. Comments steer, above a block:
+of a recipe) and manifest are read, those marked c compiled. Those marked text, those without a
+language and indented blocks are output, drawings or formulas: of the last two, one that begins like
+a command is a fault of the page. Comments steer, above a block:
 
     <!-- before: CODE -->                  CODE runs first: what readers have already
     <!-- not run: REASON -->               the block does not run
@@ -39,7 +39,7 @@ BLOCK = re.compile(
     rf"(?P<comments>(?:{COMMENT})*)^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.S | re.M
 )
 COMMAND = r"(?:weft|make|mpirun|srun|python3?|pip|git|docker|tests/\S+|import|#!/\S+)\s"
-INDENTED = re.compile(rf"(?<=\n\n) {{4,}}{COMMAND}")
+INDENTED = re.compile(rf"(?<=\n\n) {{4,}}(?:{COMMAND}|(?:static|#include|typedef) )")
 FILES = re.compile(r"<!-- files: (?P<script>\S+?)(?P<alone>; each line by itself)? -->")
 OUTPUT = re.compile(r"(?:-o|--out|--held-out) (\S+)")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -175,6 +175,13 @@ class Page:
             return self.shell(
                 line, "weft train tasks.conf --manifest block.manifest -o block", folder
             )
+        if language == "c":
+            (folder / "block.c").write_text("#include <weft/generator.h>\n" + code)
+            return self.shell(
+                line,
+                'gcc -std=gnu11 -Wall -Wno-unused -Werror -fsyntax-only -I"$ROOT"/include block.c',
+                folder,
+            )
         if language != "sh":
             self.fault(line, f"a block of {language}, which nothing checks")
             return True
@@ -220,7 +227,7 @@ class Page:
         outside = BLOCK.sub(lambda b: "\n" * b[0].count("\n"), self.text)
         for block in INDENTED.finditer(outside):
             self.fault(outside.count("\n", 0, block.start()) + 1,
-                       "an indented block of commands, which no test runs: make it a fence of sh")
+                       "an indented block of commands or C, which no test runs: make it a fence")
         if self.passed + self.failed + self.skipped > 0:
             print(
                 f"{self.path}: {self.passed} passed, {self.failed} failed, {self.skipped} not run, "

@@ -43,6 +43,10 @@ page '```\nweft version\n```\n'
 expect blocks-unmarked 1 "mark it sh" blocks
 page '```json\n{"a": }\n```\n'
 expect blocks-json 1 "page.md:4" blocks
+page '```c\nwf_status f(wf_ctx *ctx) { return wf_generator_register(ctx, 0); }\n```\n'
+expect blocks-c 0 "1 passed, 0 failed, 0 not run" blocks
+page '```c\nint f(wf_ctx *ctx) { return wf_no_such_function(ctx); }\n```\n'
+expect blocks-c-fails 1 "page.md:4: exit 1" blocks
 page '```conf\n[data]\nnmae = digits\n```\n'
 expect blocks-recipe 1 "has no key" blocks
 finish

@@ -15,6 +15,7 @@ typedef struct part_list {
 
 enum {
     WF_ZOO_PATH = 4096,
+    WF_ZOO_NETWORKS = 96,
     WF_ZOO_RECIPE = 4096,
     /* Values of place.part. */
     WF_PLACE_NONE = -1,            /* not trained yet */
@@ -57,7 +58,7 @@ typedef struct zoo_collection {
     wf_zoo_plan plan;
     char folder[WF_ZOO_PATH];
     char recipe[WF_ZOO_RECIPE];
-    char networks[64]; /* which are asked for: "100 to 122" */
+    char networks[WF_ZOO_NETWORKS]; /* of the finished file: "100 to 122, 21 of them" */
     char fingerprint[65], test_name[101], seed[32];
     size_t error_bytes;
     size_t stands; /* networks of the finished collection at path; 0: it is still to be made */
@@ -104,6 +105,8 @@ void wf__zoo_started_remove(wf_ctx *ctx, zoo_collection *all, size_t i);
 wf_status wf__zoo_columns_alloc(wf_ctx *ctx, size_t count, size_t error_bytes, columns *out);
 void wf__zoo_columns_free(columns *some); /* also after a failure */
 /* What a file of these networks has besides weights. */
+/* "100 to 122, 21 of them": which networks are asked for, and how many did not diverge. */
+void wf__zoo_name_networks(const zoo_collection *all, size_t kept, char out[WF_ZOO_NETWORKS]);
 wf_zoo_extra wf__zoo_extra(const zoo_collection *all, const columns *some);
 /* Writes the collection from its parts and removes them. */
 wf_status wf__zoo_merge(wf_ctx *ctx, zoo_collection *all, size_t *diverged);

@@ -150,22 +150,50 @@ wf_status wf__zoo_take_part(wf_ctx *ctx, zoo_collection *all, const char *path) 
     return WF_OK;
 }
 
+void wf__zoo_name_networks(const zoo_collection *all, size_t kept, char out[WF_ZOO_NETWORKS]) {
+    size_t first = all->desc->first;
+    snprintf(out, WF_ZOO_NETWORKS, "%zu to %zu, %zu of them", first, first + all->desc->count - 1,
+             kept);
+}
+
+/* Does a collection of these settings hold all networks that are asked for, but those that
+ * diverged? Files of earlier versions do not say which they were made for. */
+static bool is_whole(const zoo_collection *all, const wf_zoo *zoo) {
+    const char *networks = wf_zoo_meta(zoo, "weft.networks");
+    const int64_t *indices = wf_zoo_seeds(zoo);
+    size_t count = wf_zoo_count(zoo);
+    char asked[WF_ZOO_NETWORKS];
+    wf__zoo_name_networks(all, count, asked);
+    if (networks != NULL && networks[0] != '\0') return strcmp(networks, asked) == 0;
+    bool whole = indices != NULL && count == all->desc->count;
+    for (size_t i = 0; whole && i < count; i++)
+        whole = indices[i] == (int64_t)(all->desc->first + i);
+    return whole;
+}
+
 /* Takes up the file at PATH if it was made with these settings and is intact. It may hold all
  * networks that are asked for; if a killed call left it beside some of its parts, it counts as one
- * more part. Any other file there will be replaced. */
+ * more part. Any other file there will be replaced, which is told while there is time to stop. */
 static wf_status take_result(wf_ctx *ctx, zoo_collection *all) {
+    static const char replaced[] = "%s holds other networks, or is damaged: it is replaced when "
+                                   "all of these are trained";
     wf_zoo *zoo;
     if (!wf_file_exists(all->path)) return WF_OK;
     wf_status status = wf_zoo_open(ctx, all->path, &zoo);
-    if (status != WF_OK) return status == WF_ERR_MEMORY ? status : WF_OK;
-    const char *recipe = wf_zoo_meta(zoo, "weft.recipe"), *same = wf_zoo_meta(zoo, "weft.networks");
-    bool whole = same != NULL && strcmp(same, all->networks) == 0;
+    if (status == WF_ERR_MEMORY) return status;
+    if (status != WF_OK) {
+        wf_warn(ctx, replaced, all->path);
+        return WF_OK;
+    }
+    const char *recipe = wf_zoo_meta(zoo, "weft.recipe");
+    bool whole = is_whole(all, zoo);
     bool ours = recipe != NULL && strcmp(recipe, all->recipe) == 0 &&
                 (whole || wf_file_exists(all->folder)) && wf_zoo_verify(ctx, zoo) == WF_OK;
     if (ours) status = check_part(ctx, all, zoo);
     if (ours && status == WF_OK) status = list_add(ctx, &all->list, zoo);
     if (!ours || status != WF_OK) {
         wf_zoo_free(zoo);
+        if (!ours) wf_warn(ctx, replaced, all->path);
         return status;
     }
     all->stands = whole ? wf_zoo_count(zoo) : 0;
@@ -432,6 +460,7 @@ wf_status wf__zoo_merge(wf_ctx *ctx, zoo_collection *all, size_t *diverged) {
                        all->desc->count, all->desc->lr);
     }
     columns extra;
+    wf__zoo_name_networks(all, kept, all->networks);
     wf_status status = wf__zoo_columns_alloc(ctx, kept, all->error_bytes, &extra);
     if (status == WF_OK) {
         merge_columns(all, kept, &extra);

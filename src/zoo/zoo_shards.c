@@ -184,6 +184,7 @@ static void hand_over(void *all_, size_t end) {
 
 /* Opens the growing file; leaves all->stream NULL where there can be none. */
 static wf_status stream_start(wf_ctx *ctx, zoo_collection *all) {
+    wf__zoo_name_networks(all, all->desc->count, all->networks);
     wf_zoo_extra extra = wf__zoo_extra(all, &all->extra);
     wf_status status =
         wf_zoo_stream_open(ctx, all->path, all->graph, all->desc->count, &extra, &all->stream);

@@ -10,6 +10,16 @@ check zoo-train-json is_json zoo.json
 check zoo-train-count test "$(value zoo.json count)" = 40
 check zoo-train-two "$weft" zoo train "$recipe" -o two.safetensors --first 40 -n 5 -q --threads 1
 check zoo-train-shard "$weft" zoo train "$recipe" -o part.safetensors --first 10 -n 5 -q
+cp part.safetensors other-part.safetensors
+expect zoo-train-replaces 0 "other-part.safetensors holds other networks" "$weft" zoo train \
+    "$recipe" -o other-part.safetensors --first 15 -n 5 -q
+"$weft" zoo train "$recipe" -o fifteen.safetensors --first 15 -n 5 -q >/dev/null
+check "with the networks that were asked for" cmp fifteen.safetensors other-part.safetensors
+"$weft" zoo head zoo.safetensors -n 5 -o head.safetensors -q >/dev/null
+"$weft" zoo train "$recipe" -o head.safetensors -q >/dev/null 2>&1
+check "a part of a collection is not taken for all of it" cmp zoo.safetensors head.safetensors
+expect zoo-train-again 0 "5 networks" "$weft" zoo train "$recipe" -o part.safetensors --first 10 -n 5
+check "what stands is not told to be replaced" test ! -s err
 "$weft" zoo export zoo.safetensors -i 12 -o a.safetensors -q >/dev/null
 "$weft" zoo export part.safetensors -i 2 -o b.safetensors -q >/dev/null
 check "network 12 is the same in any shard" cmp a.safetensors b.safetensors

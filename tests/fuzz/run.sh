@@ -2,9 +2,8 @@
 # Runs the fuzz targets of $BUILD one after another, MINUTES in all, and prints one line for each.
 #
 #     run.sh smoke       every kept input, and a few thousand mutations; no libFuzzer needed
-#     run.sh [TARGET]... MINUTES, or EACH seconds a target; with libFuzzer what it finds out about
-#     the
-#                        readers is kept in $BUILD/corpus
+#     run.sh [TARGET]... MINUTES, or EACH seconds a target; with libFuzzer the inputs that it finds
+#                        are kept in $BUILD/corpus
 # A failure leaves its input beside the target (TARGET.crash, or crash-* with libFuzzer) and ends
 # with 1.
 build=${BUILD:-build}
@@ -39,8 +38,8 @@ for target in "$@"; do
     elif nm "$program" | grep -q LLVMFuzzerRunDriver; then
         mkdir -p "$build/corpus/$target"
         # The timeout goes by the clock, and inputs take a third of a second at most: on a busy
-        # machine one of 60 s was reported for inputs that took 0.03 s of CPU time. shellcheck
-        # disable=SC2086
+        # machine one of 60 s was reported for inputs that took 0.03 s of CPU time.
+        # shellcheck disable=SC2086
         "$program" -max_total_time=$seconds -timeout=600 -rss_limit_mb=1024 -max_len=65536 \
             -print_final_stats=1 \
             -artifact_prefix="$program." "$build/corpus/$target" $kept >"$program.log" 2>&1

@@ -181,20 +181,20 @@ assert sum(math.prod(t["shape"]) for t in model["tensors"]) == model["parameters
 position, = [t for t in model["tensors"] if t["name"] == "edge_encoder.position.weight"]
 assert position["shape"][1] == 3 and not position["decay"]'
 
-# The line of progress is rewritten in place, so it must not be wider than the terminal. Ctrl-C ends
+# The line of progress is rewritten in place, so it must not be wider than the terminal. SIGINT ends
 # the command behind some of them, for a fast machine would show none of a short one.
 cat >narrow.py <<'END'
-import fcntl, os, pty, re, struct, sys, termios
+import fcntl, os, pty, re, signal, struct, sys, termios
 child, terminal = pty.fork()
 if child == 0:
     fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     os.execv(sys.argv[1], sys.argv[1:])
-shown, lines, pressed = b"", [], False
+shown, lines, stopped = b"", [], False
 try:
     while piece := os.read(terminal, 4096):
         shown += piece
         lines = re.findall(rb"\r\x1b\[K([^\r\n]+)(?=\r\x1b)", shown)
-        if len(lines) >= 3 and not pressed: pressed = os.write(terminal, b"\x03") == 1
+        if len(lines) >= 3 and not stopped: stopped = not os.kill(child, signal.SIGINT)
 except OSError: pass # the end of a terminal
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130, shown
 assert max(map(len, lines)) < 40, lines
